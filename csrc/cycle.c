@@ -1,0 +1,338 @@
+/*
+ * Uniformly random single cycles, built at memory speed.
+ *
+ * A random order of all nodes, closed to a ring, is a uniformly random cycle. Shuffling 2^27 nodes in place
+ * misses every cache at every step; so:
+ *
+ *   1. fill    every node draws a bucket; buckets list their nodes, ascending
+ *   2. order   each bucket, small enough for the cache, becomes a random ring in which a node's place holds
+ *              its successor; the rings are cut and joined
+ *   3. gather  the same draws again, node by node, find each node's successor
+ *   4. expand  successors become addresses in the nodes
+ *
+ * Independent draws and uniform order within buckets are a uniform order of all; buckets may differ in size.
+ * Steps 1, 3 and 4 read and write sequentially, one stream a bucket. Two lists of indices are all they need,
+ * and dense nodes have room for them: the cycle is built within the memory that it will occupy.
+ */
+#include "random.h"
+#include "tlbprobe.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The index of few enough nodes, at half the memory traffic. A test narrows it, to reach the wide code. */
+#ifndef TLB_NARROW
+#define TLB_NARROW uint32_t
+#endif
+typedef TLB_NARROW narrow;
+
+enum {
+    BUCKET_NODES = 1 << 14, /* so many fit the cache while they become a ring */
+    BUCKETS_MOST = 383,     /* more streams outrun caches and TLB; a power of two would share cache sets */
+    DRAWS = 4,              /* bucket numbers from one random number, 16 bits each */
+    NODES_BETWEEN_POLLS = 1 << 18,
+};
+
+/* -- Where nodes are --------------------------------------------------------------------------------- */
+
+static uint64_t digit_sum(uint64_t i, uint64_t base)
+{
+    uint64_t sum = 0;
+    for (; i > 0; i /= base)
+        sum += i % base;
+    return sum;
+}
+
+static uint64_t digit_sum_of_power(uint64_t i, int shift)
+{
+    uint64_t sum = 0;
+    for (; i > 0; i >>= shift)
+        sum += i & ((UINT64_C(1) << shift) - 1);
+    return sum;
+}
+
+static inline uint64_t node_line(const struct tlb_nodes *nodes, uint64_t i)
+{
+    if (nodes->lines == 1)
+        return 0;
+    if ((nodes->lines & (nodes->lines - 1)) == 0)
+        return digit_sum_of_power(i, __builtin_ctzll(nodes->lines)) & (nodes->lines - 1);
+    return digit_sum(i, nodes->lines) % nodes->lines;
+}
+
+static inline char *node_at(const struct tlb_nodes *nodes, uint64_t i)
+{
+    if (nodes->offsets)
+        return nodes->base + nodes->offsets[i];
+    return nodes->base + i * nodes->spacing + node_line(nodes, i) * nodes->line;
+}
+
+char *tlb_node(const struct tlb_nodes *nodes, uint64_t i)
+{
+    return node_at(nodes, i);
+}
+
+uint64_t tlb_nodes_span(const struct tlb_nodes *nodes)
+{
+    uint64_t last, lines, span;
+    if (nodes->count == 0 || nodes->lines == 0 || nodes->spacing % 8 || nodes->line % 8)
+        return UINT64_MAX;
+    if (nodes->spacing < 8 || (nodes->lines > 1 && nodes->lines > nodes->spacing / nodes->line))
+        return UINT64_MAX;
+    if (__builtin_mul_overflow(nodes->count - 1, nodes->spacing, &last) ||
+        __builtin_mul_overflow(nodes->lines - 1, nodes->line, &lines) ||
+        __builtin_add_overflow(last, lines, &span) || __builtin_add_overflow(span, 8, &span))
+        return UINT64_MAX;
+    return span;
+}
+
+static inline void link_node(const struct tlb_nodes *nodes, uint64_t i, uint64_t next)
+{
+    *(void **)node_at(nodes, i) = node_at(nodes, next);
+}
+
+/* -- Lists of indices, of either width ----------------------------------------------------------------- */
+
+static inline uint64_t get(const void *list, uint64_t i, size_t width)
+{
+    return width == sizeof(narrow) ? ((const narrow *)list)[i] : ((const uint64_t *)list)[i];
+}
+
+static inline void put(void *list, uint64_t i, uint64_t value, size_t width)
+{
+    if (width == sizeof(narrow))
+        ((narrow *)list)[i] = (narrow)value;
+    else
+        ((uint64_t *)list)[i] = value;
+}
+
+/* -- Buckets ------------------------------------------------------------------------------------------- */
+
+struct buckets {
+    uint64_t count; /* nodes */
+    uint64_t buckets;
+    uint64_t seed;
+    uint64_t *start; /* [buckets + 1]: where each list begins */
+    uint64_t *place; /* [buckets]: where each list is being read or written */
+    void *lists;     /* [count] nodes by bucket, then the successor of each */
+    void *next;      /* [count] successors by node */
+};
+
+struct draws {
+    struct tlb_random random;
+    uint64_t word;
+    uint64_t buckets;
+};
+
+static struct draws draws_begin(const struct buckets *b)
+{
+    return (struct draws){.random = tlb_random_seeded(b->seed), .buckets = b->buckets};
+}
+
+/* The bucket of node i, for i = 0, 1, 2 ... in this order. */
+static inline uint64_t draw(struct draws *draws, uint64_t i)
+{
+    if (i % DRAWS == 0)
+        draws->word = tlb_random_next(&draws->random);
+    else
+        draws->word >>= 64 / DRAWS;
+    return (draws->word & 0xffff) * draws->buckets >> 16;
+}
+
+static inline int ask_at(uint64_t i, const struct tlb_poll *poll)
+{
+    return i % NODES_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0;
+}
+
+static void rewind_places(struct buckets *b)
+{
+    memcpy(b->place, b->start, sizeof(*b->place) * b->buckets);
+}
+
+static int size_buckets(struct buckets *b, const struct tlb_poll *poll)
+{
+    int status;
+    struct draws draws = draws_begin(b);
+    for (uint64_t i = 0; i < b->count; i++) {
+        if ((status = ask_at(i, poll)) < 0)
+            return status;
+        b->start[draw(&draws, i) + 1]++;
+    }
+    for (uint64_t k = 0; k < b->buckets; k++)
+        b->start[k + 1] += b->start[k];
+    return 0;
+}
+
+static inline int fill(struct buckets *b, size_t width, const struct tlb_poll *poll)
+{
+    int status;
+    struct draws draws = draws_begin(b);
+    rewind_places(b);
+    for (uint64_t i = 0; i < b->count; i++) {
+        if ((status = ask_at(i, poll)) < 0)
+            return status;
+        put(b->lists, b->place[draw(&draws, i)]++, i, width);
+    }
+    return 0;
+}
+
+/* A random ring of one list: S. Sattolo, An algorithm to generate a random cyclic permutation, Information
+ * Processing Letters 22 (1986). Each place gets the successor of the node that it listed. */
+static inline void make_ring(void *list, uint64_t size, struct tlb_random *random, size_t width)
+{
+    for (uint64_t i = size - 1; i > 0; i--) {
+        uint64_t const j = tlb_random_below(random, i), here = get(list, i, width);
+        put(list, i, get(list, j, width), width);
+        put(list, j, here, width);
+    }
+}
+
+/* Rings, each cut at a random place and joined to the next: a cut ring is a uniformly random order. */
+static inline int order(struct buckets *b, size_t width, const struct tlb_poll *poll)
+{
+    int status;
+    struct tlb_random random = tlb_random_seeded(~b->seed); /* a stream that draw() does not use */
+    uint64_t first = UINT64_MAX;                            /* node that the ring of all begins with */
+    uint64_t open = 0;                                      /* place that waits for its successor */
+    for (uint64_t k = 0; k < b->buckets; k++) {
+        uint64_t const start = b->start[k], size = b->start[k + 1] - start;
+        if ((status = tlb_ask(poll)) < 0)
+            return status;
+        if (size == 0)
+            continue;
+        make_ring((char *)b->lists + start * width, size, &random, width);
+        uint64_t const cut = start + tlb_random_below(&random, size);
+        uint64_t const head = get(b->lists, cut, width);
+        if (first == UINT64_MAX)
+            first = head;
+        else
+            put(b->lists, open, head, width);
+        open = cut;
+    }
+    put(b->lists, open, first, width);
+    return 0;
+}
+
+static inline int gather(struct buckets *b, size_t width, const struct tlb_poll *poll)
+{
+    int status;
+    struct draws draws = draws_begin(b);
+    rewind_places(b);
+    for (uint64_t i = 0; i < b->count; i++) {
+        if ((status = ask_at(i, poll)) < 0)
+            return status;
+        put(b->next, i, get(b->lists, b->place[draw(&draws, i)]++, width), width);
+    }
+    return 0;
+}
+
+/* Ascending: the list of successors ends where the last node does, so no node reaches its unread part. */
+static inline int expand(const struct buckets *b, const struct tlb_nodes *nodes, size_t width,
+                         const struct tlb_poll *poll)
+{
+    int status;
+    struct tlb_nodes const at = *nodes; /* a copy that the stores cannot alias */
+    for (uint64_t i = 0; i < at.count; i++) {
+        if ((status = ask_at(i, poll)) < 0)
+            return status;
+        link_node(&at, i, get(b->next, i, width));
+    }
+    return 0;
+}
+
+/* Always inlined, so that each width has its own tight loops. */
+__attribute__((always_inline)) static inline int build(struct buckets *b, const struct tlb_nodes *nodes,
+                                                       size_t width, const struct tlb_poll *poll)
+{
+    int status = 0;
+    if ((status = fill(b, width, poll)) < 0 || (status = order(b, width, poll)) < 0 ||
+        (status = gather(b, width, poll)) < 0)
+        return status;
+    return expand(b, nodes, width, poll);
+}
+
+static int link_by_buckets(const struct tlb_nodes *nodes, uint64_t seed, void *lists, size_t width,
+                           const struct tlb_poll *poll)
+{
+    uint64_t const wanted = nodes->count / BUCKET_NODES + 1;
+    struct buckets b = {.count = nodes->count, .seed = seed, .lists = lists};
+    b.buckets = wanted < BUCKETS_MOST ? wanted : BUCKETS_MOST;
+    b.next = (char *)lists + nodes->count * width;
+    b.start = calloc(2 * b.buckets + 1, sizeof(*b.start));
+    if (!b.start)
+        return -ENOMEM;
+    b.place = b.start + b.buckets + 1;
+
+    int status = size_buckets(&b, poll);
+    if (status == 0)
+        status = width == sizeof(narrow) ? build(&b, nodes, sizeof(narrow), poll)
+                                         : build(&b, nodes, sizeof(uint64_t), poll);
+    free(b.start);
+    return status;
+}
+
+/* -- Where there is no room for lists: one ring in place, slow, since every step misses the caches. ----- */
+
+static int link_in_place(const struct tlb_nodes *nodes, uint64_t seed, const struct tlb_poll *poll)
+{
+    int status;
+    struct tlb_random random = tlb_random_seeded(seed);
+    for (uint64_t i = 0; i < nodes->count; i++) {
+        if ((status = ask_at(i, poll)) < 0)
+            return status;
+        link_node(nodes, i, i);
+    }
+    for (uint64_t i = nodes->count - 1; i > 0; i--) {
+        if ((status = ask_at(i, poll)) < 0)
+            return status;
+        void **const here = (void **)tlb_node(nodes, i);
+        void **const there = (void **)tlb_node(nodes, tlb_random_below(&random, i));
+        void *const swapped = *here;
+        *here = *there;
+        *there = swapped;
+    }
+    return 0;
+}
+
+/* -- The cycle ------------------------------------------------------------------------------------------ */
+
+int tlb_cycle_link(const struct tlb_nodes *nodes, uint64_t seed, const struct tlb_poll *poll)
+{
+    uint64_t const last = nodes->count - 1, span = nodes->offsets ? 0 : tlb_nodes_span(nodes);
+    size_t const width = last <= (narrow)-1 ? sizeof(narrow) : sizeof(uint64_t);
+    uint64_t bytes;
+    if (nodes->count == 0 || span == UINT64_MAX || __builtin_mul_overflow(nodes->count, 2 * width, &bytes))
+        return -EINVAL;
+
+    bool const sparse = nodes->offsets || nodes->spacing >= 128; /* lists of their own are cheap then */
+    if (sparse) {
+        void *const lists = malloc(bytes);
+        if (!lists)
+            return -ENOMEM;
+        int const status = link_by_buckets(nodes, seed, lists, width, poll);
+        free(lists);
+        return status;
+    }
+    if (bytes <= span)
+        return link_by_buckets(nodes, seed, nodes->base + span - bytes, width, poll);
+    return link_in_place(nodes, seed, poll);
+}
+
+int tlb_cycle_walk(const struct tlb_nodes *nodes, uint64_t limit, uint64_t *steps,
+                   const struct tlb_poll *poll)
+{
+    int status;
+    const char *const first = tlb_node(nodes, 0);
+    const char *node = first;
+    *steps = 0;
+    do {
+        if ((status = *steps % (NODES_BETWEEN_POLLS / 8) == 0 ? tlb_ask(poll) : 0) < 0)
+            return status;
+        node = *(char *const *)node;
+        ++*steps;
+    } while (node != first && *steps < limit);
+    if (node != first)
+        *steps = 0; /* it did not come back: no cycle of this length or less */
+    return 0;
+}

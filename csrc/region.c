@@ -1,0 +1,316 @@
+/*
+ * Regions: private anonymous memory, aligned, advised before its first touch, populated in chunks, and
+ * scanned for what the page table really holds.
+ */
+#include "random.h"
+#include "tlbprobe.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Known to the kernel, not to every libc that we may be built against. */
+enum {
+    ADVICE_POPULATE_WRITE = 23, /* Linux 5.14 */
+    ADVICE_COLLAPSE = 25,       /* Linux 6.1 */
+};
+
+enum {
+    CHUNK_BYTES = 64 << 20,    /* a few milliseconds of kernel work with huge pages */
+    WINDOW_PAGES = 1 << 14,    /* pages shuffled together */
+    PAGES_BETWEEN_POLLS = 512, /* of up to tens of microseconds each */
+    COLLAPSE_TRIES = 20,
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t round_up(size_t size, size_t unit)
+{
+    return (size + unit - 1) / unit * unit;
+}
+
+static size_t chunk_of(const struct tlb_region *region)
+{
+    return region->page > CHUNK_BYTES ? region->page : CHUNK_BYTES;
+}
+
+/* -- Mapping --------------------------------------------------------------------------------------------- */
+
+static int map_hugetlb(struct tlb_region *region, const struct tlb_region_request *request)
+{
+    int const flags =
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | (int)(request->huge_shift << MAP_HUGE_SHIFT);
+    region->reserved_size = request->size;
+    region->reserved = mmap(NULL, region->reserved_size, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (region->reserved == MAP_FAILED)
+        return -errno;
+    region->base = region->reserved;
+    return 0;
+}
+
+/* Inaccessible margins on both sides keep the kernel from merging the region with its neighbours. */
+static int map_ordinary(struct tlb_region *region, const struct tlb_region_request *request)
+{
+    size_t margins;
+    if (__builtin_add_overflow(request->alignment, 2 * request->base_page, &margins) ||
+        __builtin_add_overflow(request->size, margins, &region->reserved_size))
+        return -ENOMEM;
+    region->reserved = mmap(NULL, region->reserved_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (region->reserved == MAP_FAILED)
+        return -errno;
+    size_t const first = (size_t)region->reserved + request->base_page;
+    region->base = (char *)round_up(first, request->alignment);
+    if (mprotect(region->base, request->size, PROT_READ | PROT_WRITE) < 0) {
+        int const status = -errno;
+        munmap(region->reserved, region->reserved_size);
+        return status;
+    }
+    return 0;
+}
+
+/* Neighbours with different flags stay separate mappings, and no page crosses from one into the other. */
+static int split(struct tlb_region *region, size_t piece)
+{
+    for (size_t at = piece; at < region->size; at += 2 * piece)
+        if (madvise(region->base + at, smaller(piece, region->size - at), MADV_DONTDUMP) < 0)
+            return -errno;
+    return 0;
+}
+
+int tlb_region_map(struct tlb_region *region, const struct tlb_region_request *request)
+{
+    *region =
+        (struct tlb_region){.size = request->size, .base_page = request->base_page, .page = request->page};
+    int status = request->huge_shift ? map_hugetlb(region, request) : map_ordinary(region, request);
+    if (status == 0 && request->piece)
+        status = split(region, request->piece);
+    if (status < 0) {
+        if (region->base)
+            munmap(region->reserved, region->reserved_size);
+        *region = (struct tlb_region){0};
+        return status;
+    }
+    /* Not inherited by fork: copy-on-write would put faults into the measurement of the parent. Where this
+     * is refused, the faults are still counted and said. */
+    (void)madvise(region->base, region->size, MADV_DONTFORK);
+    return 0;
+}
+
+int tlb_region_advise(struct tlb_region *region, int advice)
+{
+    return madvise(region->base, region->size, advice) < 0 ? -errno : 0;
+}
+
+int tlb_region_unmap(struct tlb_region *region, const struct tlb_poll *poll)
+{
+    while (region->size > 0) {
+        int const status = tlb_ask(poll);
+        if (status < 0)
+            return status;
+        size_t const chunk = smaller(chunk_of(region), region->size);
+        if (madvise(region->base + region->size - chunk, chunk, MADV_DONTNEED) < 0)
+            break; /* refused: munmap does it all at once */
+        region->size -= chunk;
+    }
+    int const status = region->base && munmap(region->reserved, region->reserved_size) < 0 ? -errno : 0;
+    *region = (struct tlb_region){0};
+    return status;
+}
+
+/* -- Populating ------------------------------------------------------------------------------------------ */
+
+static uint64_t minor_faults(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) < 0 ? 0 : (uint64_t)usage.ru_minflt;
+}
+
+static void shuffle(uint32_t *order, size_t count, struct tlb_random *random)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t const j = tlb_random_below(random, i + 1);
+        order[i] = order[j];
+        order[j] = (uint32_t)i;
+    }
+}
+
+static int touch_window(char *base, size_t page, const uint32_t *order, size_t count,
+                        const struct tlb_poll *poll)
+{
+    int status;
+    for (size_t i = 0; i < count; i++) {
+        if ((status = i % PAGES_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0) < 0)
+            return status;
+        *(volatile char *)(base + order[i] * page) = 1; /* not zero: zero pages may be reclaimed */
+    }
+    return 0;
+}
+
+int tlb_region_touch(struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
+                     const struct tlb_poll *poll)
+{
+    size_t const pages = region->size / region->base_page;
+    size_t const window = smaller(pages, WINDOW_PAGES);
+    struct tlb_random random = tlb_random_seeded(seed);
+    uint32_t *const order = malloc(window * sizeof(*order));
+    if (!order)
+        return -ENOMEM;
+    for (size_t i = 0; i < window; i++)
+        order[i] = (uint32_t)i;
+
+    int status = 0;
+    *faults = 0;
+    for (size_t first = 0; first < pages && status == 0; first += window) {
+        size_t const count = smaller(window, pages - first);
+        if (shuffled)
+            shuffle(order, count, &random);
+        uint64_t const before = minor_faults();
+        status =
+            touch_window(region->base + first * region->base_page, region->base_page, order, count, poll);
+        *faults += minor_faults() - before;
+    }
+    free(order);
+    return status;
+}
+
+/* Before Linux 5.14, or where madvise is filtered: a read(2) into a page faults it in and fails politely. */
+static int populate_by_read(char *base, size_t size, size_t page)
+{
+    int const zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    int status = zeros < 0 ? -errno : 0;
+    for (size_t at = 0; at < size && status == 0; at += page)
+        if (read(zeros, base + at, 1) < 0)
+            status = -errno;
+    if (zeros >= 0)
+        close(zeros);
+    return status;
+}
+
+int tlb_region_populate(struct tlb_region *region, const struct tlb_poll *poll)
+{
+    size_t const chunk = chunk_of(region);
+    for (size_t at = 0; at < region->size; at += chunk) {
+        size_t const size = smaller(chunk, region->size - at);
+        int status = tlb_ask(poll);
+        if (status < 0)
+            return status;
+        if (madvise(region->base + at, size, ADVICE_POPULATE_WRITE) < 0)
+            status = errno == EINVAL || errno == EPERM || errno == ENOSYS
+                         ? populate_by_read(region->base + at, size, region->page)
+                         : -errno;
+        if (status < 0)
+            return status;
+    }
+    return 0;
+}
+
+static int collapse_chunk(char *base, size_t size, const struct tlb_poll *poll)
+{
+    struct timespec const pause = {.tv_nsec = 5 * 1000 * 1000};
+    for (int try = 0; madvise(base, size, ADVICE_COLLAPSE) < 0; try++) {
+        if (errno != EAGAIN || try == COLLAPSE_TRIES)
+            return -errno;
+        int const status = tlb_ask(poll); /* the kernel could not isolate a page: it may soon */
+        if (status < 0)
+            return status;
+        nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+int tlb_region_collapse(struct tlb_region *region, const struct tlb_poll *poll)
+{
+    size_t const chunk = chunk_of(region);
+    for (size_t at = 0; at < region->size; at += chunk) {
+        int status = tlb_ask(poll);
+        if (status == 0)
+            status = collapse_chunk(region->base + at, smaller(chunk, region->size - at), poll);
+        if (status < 0)
+            return status;
+    }
+    return 0;
+}
+
+int tlb_region_pass(const struct tlb_region *region, size_t offset, size_t size, const struct tlb_poll *poll)
+{
+    int status;
+    size_t const pages = round_up(size, region->base_page) / region->base_page;
+    for (size_t i = 0; i < pages; i++) {
+        if ((status = i % PAGES_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0) < 0)
+            return status;
+        (void)*(volatile char *)(region->base + offset + i * region->base_page);
+    }
+    return 0;
+}
+
+/* -- Proof: the PAGEMAP_SCAN ioctl of /proc/self/pagemap, Linux 6.7, needs no privilege. --------------- */
+
+enum { SCAN_PRESENT = 1 << 3, SCAN_SWAPPED = 1 << 4, SCAN_ZERO = 1 << 5, SCAN_HUGE = 1 << 6 };
+
+struct scan_range {
+    uint64_t start, end, categories;
+};
+
+struct scan_request { /* the layout is the kernel's: struct pm_scan_arg */
+    uint64_t size, flags, start, end, walk_end, ranges, ranges_length, max_pages;
+    uint64_t inverted, all_of, any_of, returned;
+};
+
+static void scan_add(struct tlb_scan *scan, const struct scan_range *range)
+{
+    uint64_t const bytes = range->end - range->start;
+    if (range->categories & SCAN_PRESENT)
+        scan->present += bytes;
+    if (range->categories & SCAN_HUGE)
+        scan->huge += bytes;
+    if (range->categories & SCAN_ZERO)
+        scan->zero += bytes;
+    if (range->categories & SCAN_SWAPPED)
+        scan->swapped += bytes;
+}
+
+static int scan_all(int pagemap, struct scan_request *request, struct scan_range *ranges,
+                    struct tlb_scan *scan)
+{
+    while (request->start < request->end) {
+        int const count = ioctl(pagemap, _IOWR('f', 16, struct scan_request), request);
+        if (count < 0)
+            return -errno;
+        for (int i = 0; i < count; i++)
+            scan_add(scan, &ranges[i]);
+        if (request->walk_end <= request->start)
+            return -EIO; /* a kernel that does not advance would be scanned for ever */
+        request->start = request->walk_end;
+    }
+    return 0;
+}
+
+int tlb_region_scan(const struct tlb_region *region, size_t offset, size_t size, struct tlb_scan *scan)
+{
+    struct scan_range ranges[256];
+    uint64_t const categories = SCAN_PRESENT | SCAN_SWAPPED | SCAN_ZERO | SCAN_HUGE;
+    struct scan_request request = {
+        .size = sizeof(request),
+        .start = (uint64_t)(uintptr_t)region->base + offset,
+        .ranges = (uint64_t)(uintptr_t)ranges,
+        .ranges_length = sizeof(ranges) / sizeof(*ranges),
+        .any_of = SCAN_PRESENT | SCAN_SWAPPED,
+        .returned = categories,
+    };
+    request.end = request.start + round_up(size, region->base_page);
+    *scan = (struct tlb_scan){0};
+    int const pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (pagemap < 0)
+        return -errno;
+    int const status = scan_all(pagemap, &request, ranges, scan);
+    close(pagemap);
+    return status;
+}

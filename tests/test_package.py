@@ -1,0 +1,59 @@
+"""The package as it is installed: it imports, measures, and keeps its layers."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tlbprobe as tp
+
+# Lower layers may not import higher ones; within a layer, order does not matter to a reader.
+LAYERS = [
+    {"_core", "units", "cpuid", "machine", "pages", "analysis", "events", "model"},
+    {"measurement"},
+    {"timing"},
+    {"probes"},
+    {"sweeps", "hierarchy", "program"},
+    {"plot"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+PACKAGE = Path(tp.__file__).parent
+MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.stem != "__init__")
+
+
+def imports_of(path):
+    """Modules of the package that are imported at module level, type checking aside."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            yield from [node.module] if node.module else [alias.name for alias in node.names]
+
+
+@pytest.mark.smoke
+def test_measures_something():
+    measured = tp.chase("64KiB", max_seconds=0.1)
+    assert measured.low > 0
+    assert measured.ns.ndim == 1
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_layers(path):
+    assert path.stem in LEVEL, f"{path.name} has no place in the layers"
+    for imported in imports_of(path):
+        assert LEVEL[imported] <= LEVEL[path.stem], f"{path.stem} imports {imported}, which is higher"
+
+
+def test_every_public_name_is_documented():
+    for name in tp.__all__:
+        value = getattr(tp, name)
+        assert not callable(value) or value.__doc__, name
+
+
+def test_import_loads_nothing_heavy():
+    heavy = "matplotlib", "pandas", "rich", "tqdm"
+    code = f"import sys, tlbprobe; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

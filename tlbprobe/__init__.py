@@ -1,0 +1,43 @@
+"""What address translation costs: timed kernels on memory of a proved page size.
+
+``chase`` and ``translation`` measure one point, ``sweep`` and ``curve`` grids of them; ``Region`` is memory
+under a page policy, ``page_policies`` lists those there are, ``load`` reads saved results.
+"""
+
+from typing import Any
+
+from .machine import Host, host
+from .measurement import Measurement, Translation, load
+from .pages import Backing, BackingError, PagePolicy, Region, page_policies
+from .probes import PROBES, chase, translation
+from .sweeps import Curve, Refusal, Sweep, curve, sizes, sweep
+
+__all__ = [
+    "PROBES",
+    "Backing",
+    "BackingError",
+    "Curve",
+    "Host",
+    "Measurement",
+    "PagePolicy",
+    "Refusal",
+    "Region",
+    "Sweep",
+    "Translation",
+    "chase",
+    "curve",
+    "host",
+    "load",
+    "page_policies",
+    "sizes",
+    "sweep",
+    "translation",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from .measurement import package_version
+
+        return package_version()
+    raise AttributeError(f"module 'tlbprobe' has no attribute {name!r}")

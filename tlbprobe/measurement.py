@@ -1,0 +1,493 @@
+"""Results: frozen, with raw samples and everything that was true of them, saved and loaded.
+
+A file is a NumPy ``.npz`` without pickle: arrays, and a JSON header of ``format``, ``version``, ``kind``.
+Format version 1: first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import html
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from . import analysis
+from .pages import Backing
+from .units import format_seconds, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMAT = "tlbprobe"
+FORMAT_VERSION = 1
+
+Interval = tuple[float, float] | None
+
+
+@functools.cache
+def package_version() -> str:
+    """Version of the installed package; looked up when it is asked for, since that is slow."""
+    from importlib.metadata import version
+
+    return version("tlbprobe")
+
+
+Floats = npt.NDArray[np.float64]
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+class Result(Protocol):
+    """What can be saved: plain values for the header, arrays put aside under a name."""
+
+    kind: ClassVar[str]
+
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values; each array goes to `put`."""
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+        """Read back what `to_parts` wrote."""
+
+
+Put = Callable[[str, npt.NDArray[Any]], None]
+Get = Callable[[str], npt.NDArray[Any]]
+R = TypeVar("R", bound=Result)
+
+KINDS: dict[str, type[Result]] = {}
+
+
+def saved_kind(cls: type[R]) -> type[R]:
+    """Register a class of results for `load`."""
+    KINDS[cls.kind] = cls
+    return cls
+
+
+def below(prefix: str, put: Put) -> Put:
+    """Put arrays under a prefix."""
+    return lambda name, array: put(f"{prefix}/{name}", array)
+
+
+def from_below(prefix: str, get: Get) -> Get:
+    """Get arrays from under a prefix."""
+    return lambda name: get(f"{prefix}/{name}")
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """Return the path of an output file; an OSError now is better than one after the measurement."""
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{str(target)!r} is a folder: name a file in it")
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tlbprobe-"):
+        return target
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Write a file beside its target and move it there when it is whole: nothing is lost half-way."""
+    target = check_writable(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tlbprobe-", suffix=target.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # as any other new file; mkstemp makes private ones
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save(result: Result, path: str | os.PathLike[str]) -> None:
+    """Write a result to a file; it holds no host name, user name or path."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    data = result.to_parts(arrays.__setitem__)
+    header = {"format": FORMAT, "version": FORMAT_VERSION, "kind": result.kind, "data": data}
+    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, header=text, **arrays)
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read a result of any kind from a file.
+
+    Parameters
+    ----------
+    path : path
+        A file that a result's ``save`` wrote.
+
+    Returns
+    -------
+    Measurement, Translation, Sweep or Curve
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is not one of ours, is damaged, or was written by a newer version.
+    """
+    with Path(path).open("rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                return _decode(arrays)
+        except NewerFileError:
+            raise
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            EOFError,
+            OSError,
+            AttributeError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
+            raise ValueError(f"{os.fspath(path)!r} is not a whole tlbprobe file: {error}") from error
+
+
+class NewerFileError(ValueError):
+    """The file was written by a newer version than this one."""
+
+
+def _decode(arrays: Mapping[str, npt.NDArray[Any]]) -> Result:
+    header = json.loads(arrays["header"].tobytes())
+    if header["format"] != FORMAT:
+        raise ValueError(f"its format is {header['format']!r}")
+    if header["version"] > FORMAT_VERSION or header["kind"] not in KINDS:
+        raise NewerFileError(
+            f"this file has format version {header['version']} and kind {header['kind']!r}; tlbprobe "
+            f"{package_version()} reads up to version {FORMAT_VERSION} of {', '.join(sorted(KINDS))}: "
+            "a newer one reads it"
+        )
+    return KINDS[header["kind"]].from_parts(header["data"], arrays.__getitem__)
+
+
+def frozen(array: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return a read-only copy."""
+    copy = np.array(array, dtype)
+    copy.flags.writeable = False
+    return copy
+
+
+# --- one measurement -------------------------------------------------------------------------------------
+
+
+@saved_kind
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurement:
+    """One measured point: raw slices, robust estimates, proof, and what was true of the machine.
+
+    Attributes
+    ----------
+    probe : str
+        Name of the probe.
+    ns : ndarray of float64, shape (slices,)
+        Nanoseconds per access of each slice, in time order.
+    accesses_per_slice : int
+        Accesses that each slice averages over.
+    disturbed : ndarray of bool, shape (slices,)
+        Slices with a page fault, an involuntary switch, wall time beyond CPU time, or a slow core-clock
+        witness beside them. A lower bound: most disturbance leaves no trace.
+    core_ghz : float or None
+        Core clock while measuring, from the witness; ``None`` where it did not hold still.
+    setup : dict of str to float
+        Seconds of each step before the timed part.
+    faults : dict
+        Page faults in the timed part: ``minor``, ``major``, and ``expected`` (``None``: not known).
+    params : dict
+        What was asked, completed: bytes, nodes, stride, seed, CPU ...
+    backing : Backing
+        The proved pages of the measured bytes.
+    host : dict
+        Facts of the machine.
+    started, version : str
+        Start in UTC (ISO 8601), version of tlbprobe.
+    counters : dict of str to ndarray of float64, shape (slices,)
+        Performance counters per access.
+    refused : dict of str to str
+        Why each other counter that was asked for is missing.
+    warnings : tuple of str
+        What a reader must know.
+    """
+
+    kind: ClassVar[str] = "measurement"
+
+    probe: str
+    ns: Floats
+    accesses_per_slice: int
+    disturbed: npt.NDArray[np.bool_]
+    core_ghz: float | None
+    setup: dict[str, float]
+    faults: dict[str, int | None]
+    params: dict[str, Any]
+    backing: Backing
+    host: dict[str, Any]
+    started: str
+    version: str = field(default_factory=package_version)
+    counters: dict[str, Floats] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    low_quantile: float = analysis.LOW_QUANTILE
+
+    def __post_init__(self) -> None:
+        arrays = {"ns": frozen(self.ns, np.float64), "disturbed": frozen(self.disturbed, np.bool_)}
+        counters = {name: frozen(values, np.float64) for name, values in self.counters.items()}
+        for name, value in (*arrays.items(), ("counters", counters)):
+            object.__setattr__(self, name, value)
+
+    @functools.cached_property
+    def low(self) -> float:
+        """Low quantile of the slices, ns per access: the estimate least moved by disturbance."""
+        return analysis.low(self.ns)
+
+    @functools.cached_property
+    def interval(self) -> Interval:
+        """95 % confidence interval of `low`, ns; ``None`` where there are too few slices for one."""
+        return analysis.interval(self.ns)
+
+    @property
+    def median(self) -> float:
+        """Median of the slices, ns per access."""
+        return float(np.median(self.ns))
+
+    @property
+    def mean(self) -> float:
+        """Mean of the slices, ns per access."""
+        return float(np.mean(self.ns))
+
+    @property
+    def cycles(self) -> float | None:
+        """Core cycles per access by `low`; ``None`` where the core clock is not known."""
+        return None if self.core_ghz is None else self.low * self.core_ghz
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file that `load` reads."""
+        save(self, path)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the slices over time, with the estimates; returns the Axes."""
+        from . import plot
+
+        return plot.slices(self, ax)
+
+    def summary(self) -> dict[str, Any]:
+        """Every figure as a plain value, without the raw slices."""
+        return {
+            "probe": self.probe,
+            "low_ns": self.low,
+            "low_quantile": self.low_quantile,
+            "interval_ns": self.interval,
+            "median_ns": self.median,
+            "mean_ns": self.mean,
+            "cycles": self.cycles,
+            "core_ghz": self.core_ghz,
+            "slices": self.ns.size,
+            "accesses_per_slice": self.accesses_per_slice,
+            "disturbed_share": float(self.disturbed.mean()),
+            "page_size": self.backing.page_size,
+            "backing": self.backing.to_dict(),
+            "setup_seconds": self.setup,
+            "faults": self.faults,
+            "params": self.params,
+            "refused": self.refused,
+            "warnings": list(self.warnings),
+            "started": self.started,
+            "version": self.version,
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join((f"<{self.title}", *(f"  {name}: {text}" for name, text in self._rows()))) + ">"
+
+    @property
+    def title(self) -> str:
+        """What was measured, in a few words."""
+        where = f" of {format_size(self.params['bytes'])}" if "bytes" in self.params else ""
+        return f"{self.probe}{where} on {self.backing.asked!r} pages"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        cycles = f", {self.cycles:.1f} cycles at {self.core_ghz:.2f} GHz" if self.cycles else ""
+        yield "low", f"{format_ns(self.low)} per access ({format_interval(self.interval)}){cycles}"
+        yield "median, mean", f"{format_ns(self.median)}, {format_ns(self.mean)}"
+        yield "backing", str(self.backing)
+        disturbed = f"{self.disturbed.mean():.0%} visibly disturbed"
+        yield "slices", f"{self.ns.size} of {self.accesses_per_slice} accesses, {disturbed}"
+        yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
+        for name, reason in self.refused.items():
+            yield f"refused {name}", reason
+        for warning in self.warnings:
+            yield "warning", warning
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title, self._rows())
+
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values; each array goes to `put`."""
+        parts = {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
+        put("ns", parts.pop("ns"))
+        put("disturbed", parts.pop("disturbed"))
+        for name, values in self.counters.items():
+            put(f"counters/{name}", values)
+        return {**parts, "backing": self.backing.to_dict(), "counters": list(self.counters)}
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+        """Read back what `to_parts` wrote."""
+        read = {
+            "ns": get("ns"),
+            "disturbed": get("disturbed"),
+            "counters": {name: get(f"counters/{name}") for name in parts["counters"]},
+            "backing": Backing.from_dict(parts["backing"]),
+            "warnings": tuple(parts["warnings"]),
+        }
+        return cls(**{**parts, **read})
+
+
+# --- two that took turns ---------------------------------------------------------------------------------
+
+
+@saved_kind
+@dataclass(frozen=True, eq=False, repr=False)
+class Translation:
+    """What translation adds to a dependent access: spread nodes against packed ones.
+
+    Attributes
+    ----------
+    spread, packed : Measurement
+        One node a base page, and the same number of lines side by side; slices were timed in turn.
+    """
+
+    kind: ClassVar[str] = "translation"
+
+    spread: Measurement
+    packed: Measurement
+
+    @functools.cached_property
+    def _difference(self) -> tuple[float, Interval]:
+        return analysis.difference(self.spread.ns, self.packed.ns)
+
+    @property
+    def cost(self) -> float:
+        """Nanoseconds that translation adds to one access; within noise it may be negative."""
+        return self._difference[0]
+
+    @property
+    def interval(self) -> Interval:
+        """95 % confidence interval of `cost`, ns; ``None`` where there are too few slices for one."""
+        return self._difference[1]
+
+    @property
+    def backing(self) -> Backing:
+        """The proved pages of both."""
+        return self.spread.backing
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What was asked, of the spread nodes."""
+        return self.spread.params
+
+    @property
+    def setup(self) -> dict[str, float]:
+        """Seconds of each step before the timed part."""
+        return self.spread.setup
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know, of both."""
+        return tuple(dict.fromkeys(self.spread.warnings + self.packed.warnings))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file that `load` reads."""
+        save(self, path)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the slices of both over time; returns the Axes."""
+        from . import plot
+
+        return plot.slices(self.packed, plot.slices(self.spread, ax))
+
+    def summary(self) -> dict[str, Any]:
+        """Every figure as a plain value, without the raw slices."""
+        return {
+            "probe": "translation",
+            "cost_ns": self.cost,
+            "interval_ns": self.interval,
+            "spread": self.spread.summary(),
+            "packed": self.packed.summary(),
+        }
+
+    @property
+    def title(self) -> str:
+        """What was measured, in a few words."""
+        pages = f"{self.params['nodes']} pages"
+        return (
+            f"translation over {format_size(self.params['bytes'])} ({pages}) on {self.backing.asked!r} pages"
+        )
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield "cost", f"{format_ns(self.cost)} per access ({format_interval(self.interval)})"
+        for name, run in (("spread", self.spread), ("packed", self.packed)):
+            yield (
+                name,
+                f"{format_ns(run.low)} ({format_interval(run.interval)}), median {format_ns(run.median)}",
+            )
+        yield "backing", str(self.backing)
+        for warning in self.warnings:
+            yield "warning", warning
+
+    def __repr__(self) -> str:
+        return "\n".join((f"<{self.title}", *(f"  {name}: {text}" for name, text in self._rows()))) + ">"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title, self._rows())
+
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values; each array goes to `put`."""
+        runs = (("spread", self.spread), ("packed", self.packed))
+        return {name: run.to_parts(below(name, put)) for name, run in runs}
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+        """Read back what `to_parts` wrote."""
+        runs = {
+            name: Measurement.from_parts(parts[name], from_below(name, get)) for name in ("spread", "packed")
+        }
+        return cls(**runs)
+
+
+# --- words -----------------------------------------------------------------------------------------------
+
+
+def format_ns(ns: float) -> str:
+    """Nanoseconds with the digits that mean something."""
+    return f"{ns:.2f} ns" if abs(ns) < 100 else f"{ns:.1f} ns"
+
+
+def format_interval(interval: Interval) -> str:
+    """Write an interval, or say that there is none."""
+    if interval is None:
+        return "too few slices for an interval"
+    return f"{interval[0]:.2f} to {interval[1]:.2f}"
+
+
+def html_table(title: str, rows: Iterator[tuple[str, str]]) -> str:
+    """Write a small table for a notebook."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+        for name, text in rows
+    )
+    return f"<table><caption style='text-align:left'><b>{html.escape(title)}</b></caption>{cells}</table>"

@@ -1,0 +1,715 @@
+"""Pages under control, and proved: policies by name, the memory budget, regions, their backing.
+
+Advice is not a huge page. A region asks for one page policy, and then reads from the kernel which pages
+back it; every measurement repeats that before and after its timed part.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import re
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core, machine
+from .units import Size, approximate_size, format_size, page_suffix, parse_size
+
+Kind = Literal["base", "default", "thp", "mthp", "collapse", "hugetlb"]
+Proof = Literal["proved", "consistent", "unknown"]
+
+THP = "/sys/kernel/mm/transparent_hugepage"
+# Bytes that a region leaves to the rest of the system, whatever the kernel says is available.
+MARGIN = 64 << 20
+# By <linux/mman.h>, the same on every architecture that we run on; the mmap module may lack them.
+MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", 14)
+MADV_NOHUGEPAGE = getattr(mmap, "MADV_NOHUGEPAGE", 15)
+
+
+# --- policies --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PagePolicy:
+    """A page policy: what a region asks of the kernel, and whether this machine offers it."""
+
+    name: str
+    kind: Kind
+    page_size: int | None  # bytes; None: the kernel decides
+    offered: bool = True
+    reason: str = ""  # why it is not offered
+    command: str = ""  # what would offer it
+
+    def __str__(self) -> str:
+        if self.offered:
+            return f"{self.name}: offered"
+        return f"{self.name}: {self.reason}" + (f"; to offer it: {self.command}" if self.command else "")
+
+
+def page_policies(root: machine.Root = "/") -> list[PagePolicy]:
+    """List every page policy that the kernel knows, offered ones and others.
+
+    Returns
+    -------
+    list of PagePolicy
+        ``name`` is what `pages` takes, ``page_size`` is in bytes. Where ``offered`` is false, ``reason``
+        says why and ``command`` what would offer it: nothing here changes the machine.
+    """
+    return [
+        PagePolicy("base", "base", machine.base_page_size()),
+        PagePolicy("default", "default", None),
+        *_thp_policies(root),
+        *_hugetlb_policies(root),
+    ]
+
+
+def _thp_policies(root: machine.Root) -> Iterator[PagePolicy]:
+    pmd = machine.pmd_size(root)
+    if pmd is None:
+        return
+    blocked = _disabled_reason()
+    for size, mode in machine.mthp_modes(root).items():
+        if machine.base_page_size() < size < pmd:
+            name = f"thp-{page_suffix(size)}"
+            yield _thp_policy(root, name, "mthp", size, mode, blocked)
+    yield _thp_policy(root, "thp", "thp", pmd, machine.mthp_modes(root).get(pmd, "inherit"), blocked)
+    yield PagePolicy("collapse", "collapse", pmd, not blocked, blocked)
+
+
+def _disabled_reason() -> str:
+    if machine.thp_disabled() == 1:
+        return "transparent huge pages are disabled for this process (prctl PR_SET_THP_DISABLE, inherited)"
+    return ""
+
+
+def _thp_policy(root: machine.Root, name: str, kind: Kind, size: int, mode: str, blocked: str) -> PagePolicy:
+    if blocked:
+        return PagePolicy(name, kind, size, False, blocked, "start it from a process without this setting")
+    path = f"{THP}/hugepages-{size >> 10}kB/enabled"
+    if mode == "inherit":
+        path, mode = f"{THP}/enabled", machine.thp_mode(root) or "never"
+    if mode == "never":
+        command = f"echo madvise | sudo tee {path}"
+        return PagePolicy(name, kind, size, False, f"{path} is 'never'", command)
+    return PagePolicy(name, kind, size)
+
+
+def _hugetlb_policies(root: machine.Root) -> Iterator[PagePolicy]:
+    default = machine.default_hugetlb_size(root)
+    for size, pool in machine.hugetlb_pools(root).items():
+        name = "hugetlb" if size == default else f"hugetlb-{page_suffix(size)}"
+        if pool.available or pool.overcommit > pool.surplus:
+            yield PagePolicy(name, "hugetlb", size)
+        else:
+            pages = f"{pool.total} pages of {format_size(size)} reserved, none free"
+            command = (
+                f"echo N | sudo tee /sys/kernel/mm/hugepages/hugepages-{size >> 10}kB/nr_hugepages "
+                f"(N pages of {format_size(size)})"
+            )
+            yield PagePolicy(name, "hugetlb", size, False, pages, command)
+
+
+def find_policy(pages: str) -> PagePolicy:
+    """Policy of a name, an alias such as ``hugetlb-2M`` included; a ValueError lists the names there are."""
+    if not isinstance(pages, str):
+        raise TypeError(f"pages={pages!r} must be the name of a page policy, such as 'base' or 'thp'")
+    known = page_policies()
+    for policy in known:
+        if policy.name == pages:
+            return policy
+    stem, _, suffix = pages.partition("-")
+    kinds: tuple[str, ...] = {"thp": ("thp", "mthp"), "hugetlb": ("hugetlb",)}.get(stem, ())
+    for policy in known:
+        if policy.page_size and policy.kind in kinds and page_suffix(policy.page_size) == suffix.upper():
+            return policy
+    names = ", ".join(policy.name for policy in known)
+    raise ValueError(f"pages={pages!r} is no page policy of this kernel: it has {names}")
+
+
+# --- the budget ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one resource has to give, and what it has left."""
+
+    resource: str
+    needed: int  # bytes
+    available: int  # bytes
+    fixed: int = 0  # bytes of those needed that do not grow with the size
+
+    def fitting(self, mapped: int) -> int:
+        """Bytes that could be mapped instead of `mapped`."""
+        return max(0, (self.available - self.fixed) * mapped // (self.needed - self.fixed))
+
+
+def page_table_bytes(mapped: int) -> int:
+    """Bytes of page tables of ordinary memory: eight a base page, kept in reserve below huge pages too."""
+    base = machine.base_page_size()
+    return -(-mapped // base) * 8 + 3 * base
+
+
+def budget(mapped: int, policy: PagePolicy, scratch: int = 0) -> list[Need]:
+    """What mapping and populating would take from each limited resource.
+
+    Parameters
+    ----------
+    mapped : int
+        Bytes, whole pages of the policy.
+    policy : PagePolicy
+        Where they come from.
+    scratch : int
+        Bytes of ordinary memory needed beside them.
+
+    Returns
+    -------
+    list of Need
+        MemAvailable, every control group limit above this process, the hugetlb pool, RLIMIT_AS.
+    """
+    huge = policy.kind == "hugetlb"
+    ordinary = 0 if huge else mapped + page_table_bytes(mapped)
+    margins = 0 if huge else _alignment(policy) + 2 * machine.base_page_size()
+    return [
+        *_ordinary_needs(ordinary, scratch + MARGIN),
+        *(_hugetlb_needs(mapped, policy) if huge else ()),
+        *_address_needs(mapped, scratch + margins),
+        *_map_needs(mapped, policy),
+    ]
+
+
+def _ordinary_needs(growing: int, fixed: int) -> Iterator[Need]:
+    needed = growing + fixed
+    available = machine.memory_available()
+    if available is not None:
+        yield Need("MemAvailable of /proc/meminfo", needed, available, fixed)
+    for limit in machine.memory_limits():
+        if limit.kind == "memory":
+            yield Need(f"control group limit {limit.source}", needed, limit.headroom, fixed)
+
+
+def _hugetlb_needs(mapped: int, policy: PagePolicy) -> Iterator[Need]:
+    size = policy.page_size or 1
+    pool = machine.hugetlb_pools().get(size)
+    if pool:
+        spare = max(0, pool.overcommit - pool.surplus)
+        yield Need(f"hugetlb pool of {format_size(size)} pages", mapped, (pool.available + spare) * size)
+    for limit in machine.memory_limits():
+        if limit.kind == "hugetlb" and limit.page_size == size:
+            yield Need(f"control group limit {limit.source}", mapped, limit.headroom)
+
+
+def _address_needs(growing: int, fixed: int) -> Iterator[Need]:
+    left = machine.address_space_limit()
+    if left is not None:
+        yield Need("address space limit (RLIMIT_AS, ulimit -v)", growing + fixed, left, fixed)
+
+
+def _map_needs(mapped: int, policy: PagePolicy) -> Iterator[Need]:
+    piece = _piece(policy)
+    most = machine.max_map_count()
+    if piece and most:
+        used = Path("/proc/self/maps").read_bytes().count(b"\n")
+        left = max(0, most - used - 64)
+        yield Need(f"mappings of {format_size(piece)} each (sysctl vm.max_map_count)", mapped, left * piece)
+
+
+def check_budget(mapped: int, policy: PagePolicy, what: str, scratch: int = 0) -> None:
+    """Raise a MemoryError with the figures if it would not fit, before anything is mapped."""
+    short = [need for need in budget(mapped, policy, scratch) if need.needed > need.available]
+    if not short:
+        return
+    page = policy.page_size or machine.base_page_size()
+    if short[0].needed == short[0].fixed:  # hugetlb pages, but no memory for anything beside them
+        worst, fits = short[0], 0
+    else:
+        worst = min(short, key=lambda need: need.fitting(mapped))
+        fits = worst.fitting(mapped) // page * page
+    advice = f"the largest size that would fit is {format_size(fits)}" if fits else "no size would fit"
+    if policy.command and not policy.offered:
+        advice += f"; to offer it: {policy.command}"
+    raise MemoryError(
+        f"{what} needs {approximate_size(worst.needed)} (everything included) of: {worst.resource}, "
+        f"which has {approximate_size(worst.available)} left; {advice}"
+    )
+
+
+def _alignment(policy: PagePolicy) -> int:
+    """Bytes: whole huge pages fit only where the region begins on one; all policies begin alike."""
+    return max(machine.pmd_size() or 0, policy.page_size or 0, machine.base_page_size())
+
+
+def _piece(policy: PagePolicy) -> int:
+    """Bytes that the mapping is split into, so that no larger page that is enabled fits; 0: whole."""
+    if policy.kind != "mthp" or policy.page_size is None:
+        return 0
+    larger = [
+        p.page_size for p in _thp_policies("/") if p.kind in ("thp", "mthp") and p.offered and p.page_size
+    ]
+    return min((size for size in larger if size > policy.page_size), default=0) // 2
+
+
+def round_up(size: int, unit: int) -> int:
+    """Round up to a multiple of a unit."""
+    return -(-size // unit) * unit
+
+
+# --- backing ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Backing:
+    """What pages back the bytes of a measurement, read from the kernel: guest level in a virtual machine."""
+
+    asked: str  # page policy
+    page_size: int | None  # bytes, if one size backs every page
+    shares: dict[int, float]  # page size in bytes: fraction of the measured bytes
+    proof: Proof
+    method: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.page_size:
+            return f"{format_size(self.page_size)} pages {self.proof}"
+        mixed = ", ".join(f"{share:.1%} {format_size(size)}" for size, share in self.shares.items())
+        return f"mixed pages ({mixed or 'none known'}), {self.proof}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for files."""
+        shares = {str(size): share for size, share in self.shares.items()}
+        return {**self.__dict__, "shares": shares}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read back what `to_dict` wrote."""
+        shares = {int(size): float(share) for size, share in values["shares"].items()}
+        return cls(**{**values, "shares": shares})
+
+
+class BackingError(RuntimeError):
+    """Memory was not backed by the pages that were asked for; carries `asked` and `found`."""
+
+    def __init__(self, message: str, asked: str, found: Backing | None) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.found = found
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Bytes of a range by what the page table holds for them."""
+
+    size: int
+    present: int
+    huge: int
+    zero: int
+    swapped: int
+    method: str
+
+    @property
+    def whole(self) -> bool:
+        """Whether every page is there, and a page of our own."""
+        return self.present == self.size and self.zero == 0 and self.swapped == 0
+
+
+def judge(policy: PagePolicy, scan: Scan | None, granule: int | None, huge_size: int | None) -> Backing:
+    """Decide what backs a range, from what was scanned and counted: a pure function.
+
+    Parameters
+    ----------
+    policy : PagePolicy
+        What was asked.
+    scan : Scan or None
+        What the page table holds; ``None`` where nothing tells.
+    granule : int or None
+        Bytes that one fault populated where that was counted and even: the size of pages below PMD size.
+        ``None`` where it is not known.
+    huge_size : int or None
+        Bytes of one page that the scan calls huge.
+    """
+    if scan is None:
+        return Backing(policy.name, None, {}, "unknown", "none", "neither PAGEMAP_SCAN nor smaps can be read")
+    shares = {}
+    if scan.huge and huge_size:
+        shares[huge_size] = scan.huge / scan.size
+    small = scan.present - scan.huge - scan.zero
+    if small > 0 and granule:
+        shares[granule] = small / scan.size
+    known = scan.whole and round(sum(shares.values()), 12) == 1.0
+    counted = small > 0 and granule != machine.base_page_size()
+    proof: Proof = "consistent" if counted else "proved"
+    note = "" if known else _what_is_odd(scan, granule)
+    size = next(iter(shares)) if known and len(shares) == 1 else None
+    return Backing(policy.name, size, shares, proof if known else "unknown", scan.method, note)
+
+
+def _what_is_odd(scan: Scan, granule: int | None) -> str:
+    absent = scan.size - scan.present - scan.swapped
+    parts = (("not in memory", absent), ("swapped out", scan.swapped), ("shared zero page", scan.zero))
+    odd = [f"{approximate_size(size)} {what}" for what, size in parts if size]
+    if granule is None and scan.present > scan.huge:
+        odd.append("pages below PMD size came in uneven sizes")
+    return ", ".join(odd)
+
+
+# --- regions ---------------------------------------------------------------------------------------------
+
+SMAPS_HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ")
+SMAPS_FIELDS = ("Rss", "Private_Hugetlb", "AnonHugePages", "Swap", "KernelPageSize")
+
+
+def read_smaps(text: str, start: int, end: int) -> dict[str, int] | None:
+    """Sum the fields of the mappings within a range; sizes in bytes, KernelPageSize of the last one."""
+    found: dict[str, int] | None = None
+    inside = False
+    for line in text.splitlines():
+        head = SMAPS_HEAD.match(line)
+        if head:
+            inside = start <= int(head[1], 16) and int(head[2], 16) <= end
+            continue
+        name, _, rest = line.partition(":")
+        if inside and name in SMAPS_FIELDS:
+            found = found or dict.fromkeys(SMAPS_FIELDS, 0)
+            size = int(rest.split()[0]) * 1024
+            found[name] = size if name == "KernelPageSize" else found[name] + size
+    return found
+
+
+class Region(_core.Mapping):
+    """Memory under a page policy, populated, warmed by two passes, and proved.
+
+    Parameters
+    ----------
+    size : int or str
+        Bytes wanted; ``mapped_bytes`` is that, rounded up to whole pages of the policy.
+    pages : str
+        A page policy, see `page_policies`: ``"base"``, ``"default"``, ``"thp"``, ``"thp-64K"``,
+        ``"collapse"``, ``"hugetlb"``, ``"hugetlb-1G"``.
+    strict : bool
+        Whether pages other than asked are a `BackingError`; otherwise a warning, and results are labelled
+        by what was found.
+    touch : {"random", "sequential"}
+        Order of the first touches of base pages. Sequential ones come in physically adjacent runs, which
+        some processors coalesce into one TLB entry; other policies are always touched in order.
+
+    Attributes
+    ----------
+    size, mapped_bytes : int
+        Bytes asked and mapped.
+    setup : dict of str to float
+        Seconds of each step: ``map``, ``populate``, ``collapse``, ``first_pass``, ``second_pass``,
+        ``proof``. A first pass that is much dearer than the second shows hidden faults of a hypervisor.
+    faults : int or None
+        Minor faults of populating, where that was done by touching.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong: before anything is mapped.
+    MemoryError
+        If it would not fit, with the figures: before a page is touched.
+    BackingError
+        If the pages are not what was asked, unless ``strict=False``.
+
+    Notes
+    -----
+    A context manager; supports the buffer protocol (``np.frombuffer(region, dtype=...)``). It cannot be
+    closed or measured while viewed, and is not inherited by a forked child. One measurement at a time.
+
+    Examples
+    --------
+    >>> with Region("1MiB", "base") as region:
+    ...     region.mapped_bytes
+    1048576
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        pages: str = "base",
+        *,
+        strict: bool = True,
+        touch: Literal["random", "sequential"] = "random",
+    ) -> None:
+        self.size = parse_size(size)
+        self.policy = find_policy(pages)
+        self.strict = strict
+        self.touch_order = touch
+        self.setup: dict[str, float] = {}
+        self.faults: int | None = None
+        self._granule: int | None = None
+        if touch not in ("random", "sequential"):
+            raise ValueError(f"touch={touch!r} must be 'random' or 'sequential'")
+        what = f"Region(size={format_size(self.size)!r}, pages={self.pages!r})"
+        mapped = mapped_size(self.size, self.policy)
+        check_budget(mapped, self.policy, what)
+        self._check_offered(what)
+        with self._shortage(what):
+            with self._step("map"):
+                self._map(mapped)
+            try:
+                self._advise()
+                self._populate()
+                self._warm()
+                with self._step("proof"):
+                    self._hugetlb_size = self._read_hugetlb_size()
+                    self.check_backing()
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def pages(self) -> str:
+        """Name of the page policy that was asked for."""
+        return self.policy.name
+
+    # Building it, step by step.
+
+    def _check_offered(self, what: str) -> None:
+        if self.policy.offered or not self.strict:
+            return
+        message = f"{what}: {self.policy.reason}"
+        if self.policy.command:
+            message += f"; to offer it: {self.policy.command}"
+        raise BackingError(message, self.pages, None)
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.setup[name] = time.perf_counter() - start
+
+    @contextmanager
+    def _shortage(self, what: str) -> Iterator[None]:
+        """Make a MemoryError of what the kernel says when it runs out in spite of the budget."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOMEM, errno.EFAULT):
+                raise MemoryError(
+                    f"{what}: the kernel ran out of pages while mapping or populating "
+                    f"({error.strerror}); a control group or another process may have taken them"
+                ) from error
+            error.add_note(f"{what} was refused by the kernel")
+            raise
+
+    def _map(self, mapped: int) -> None:
+        policy, base = self.policy, machine.base_page_size()
+        page = policy.page_size or base
+        super().__init__(
+            mapped,
+            alignment=_alignment(policy),
+            base_page=base,
+            page=page,
+            huge_shift=page.bit_length() - 1 if policy.kind == "hugetlb" else 0,
+            piece=_piece(policy),
+        )
+
+    def _advise(self) -> None:
+        advice = {"base": MADV_NOHUGEPAGE, "thp": MADV_HUGEPAGE, "mthp": MADV_HUGEPAGE}.get(self.policy.kind)
+        if advice is None:
+            return
+        try:
+            self.advise(advice)
+        except OSError as error:
+            without_thp = error.errno == errno.EINVAL and machine.pmd_size() is None
+            if self.policy.kind == "base" and without_thp:
+                return  # a kernel that has only base pages knows no such advice
+            name = "MADV_NOHUGEPAGE" if self.policy.kind == "base" else "MADV_HUGEPAGE"
+            error.add_note(
+                f"madvise({name}) was refused, by a seccomp filter perhaps: pages='default' needs no advice"
+            )
+            raise
+
+    def _populate(self) -> None:
+        with self._step("populate"):
+            if self.policy.kind == "hugetlb":
+                self.populate()
+            else:
+                shuffled = self.policy.kind == "base" and self.touch_order == "random"
+                self.faults = self.touch(shuffled, 0)
+                self._granule = self._count_granule(self.faults)
+        if self.policy.kind == "collapse":
+            with self._step("collapse"):
+                self._collapse()
+
+    def _count_granule(self, faults: int) -> int | None:
+        """Bytes that one fault populated: base pages unless smaller huge pages can be had."""
+        base = machine.base_page_size()
+        offered = [p.page_size for p in _thp_policies("/") if p.kind == "mthp" and p.offered and p.page_size]
+        possible = [base] if self.policy.kind == "base" else [base, *offered]
+        if len(possible) == 1:
+            return base
+        fits = [size for size in possible if 0 <= faults - self.mapped_bytes // size <= 3]
+        return fits[0] if len(fits) == 1 else None
+
+    def _collapse(self) -> None:
+        try:
+            self.collapse()
+        except OSError as error:
+            error.add_note("MADV_COLLAPSE needs Linux 6.1 and free huge pages; EINVAL: unknown or disabled")
+            raise
+
+    def _warm(self) -> None:
+        for name in ("first_pass", "second_pass"):
+            with self._step(name):
+                self.pass_over(0, self.mapped_bytes)
+
+    # Proving it.
+
+    def _read_hugetlb_size(self) -> int | None:
+        if self.policy.kind != "hugetlb":
+            return None
+        fields = self._smaps()
+        return fields["KernelPageSize"] if fields else None
+
+    def _smaps(self) -> dict[str, int] | None:
+        try:
+            text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        return read_smaps(text, self.address, self.address + self.mapped_bytes)
+
+    def _scan(self, size: int) -> Scan | None:
+        try:
+            return Scan(size, **self.scan(0, size), method="PAGEMAP_SCAN")
+        except OSError:  # before Linux 6.7, filtered, or not our own pagemap
+            return self._scan_by_smaps(size)
+
+    def _scan_by_smaps(self, size: int) -> Scan | None:
+        """Scale the counts of the whole region down to a part of it where they are all or none."""
+        fields, whole = self._smaps(), self.mapped_bytes
+        if fields is None:
+            return None
+        huge = fields["AnonHugePages"] + fields["Private_Hugetlb"]
+        present = fields["Rss"] + fields["Private_Hugetlb"]
+        if huge not in (0, whole) or present != whole:
+            size = whole  # mixed: it cannot be told where
+        return Scan(
+            size, present * size // whole, huge * size // whole, 0, fields["Swap"] * size // whole, "smaps"
+        )
+
+    def backing(self, working_set: Size | None = None, *, folios: bool = False) -> Backing:
+        """Read which pages back the region, or the first `working_set` bytes of it, right now.
+
+        Parameters
+        ----------
+        working_set : int or str, optional
+            Bytes from the start.
+        folios : bool
+            Whether to read every physical page too (``/proc/kpageflags``): slow, root only, and the only
+            proof of pages between base and PMD size.
+        """
+        size = self.size if working_set is None else parse_size(working_set, "working_set")
+        if size > self.mapped_bytes:
+            raise ValueError(f"working_set={size} is more than the {self.mapped_bytes} bytes of this Region")
+        size = round_up(size, self.base_page)
+        if folios:
+            shares = read_folios(self.address, size, self.base_page)
+            one = next(iter(shares)) if len(shares) == 1 else None
+            return Backing(self.pages, one, shares, "proved", "kpageflags", "size of folios, not of mappings")
+        huge = self._hugetlb_size if self.policy.kind == "hugetlb" else machine.pmd_size()
+        return judge(self.policy, self._scan(size), self._granule, huge)
+
+    def check_backing(self, working_set: Size | None = None) -> Backing:
+        """Return `backing`, or raise the `BackingError` that strict means; warn where it is not strict."""
+        found = self.backing(working_set)
+        complaint = self.complaint(found)
+        if complaint and self.strict:
+            raise BackingError(complaint, self.pages, found)
+        if complaint:
+            warnings.warn(complaint, RuntimeWarning, stacklevel=3)
+        return found
+
+    def complaint(self, found: Backing) -> str:
+        """Say what is wrong with a backing by the policy that was asked for; empty if nothing is."""
+        wanted = self.policy.page_size
+        if found.proof != "unknown" and (wanted is None or found.page_size == wanted):
+            return ""
+        note = f" ({found.note})" if found.note else ""
+        return f"pages={self.pages!r} was asked, but found were {found}{note}"
+
+    # Living with it.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{format_size(self.mapped_bytes)} mapped"
+        return f"<Region of {format_size(self.size)} on {self.pages!r}, {state}>"
+
+
+def mapped_size(size: int, policy: PagePolicy) -> int:
+    """Bytes that a region of a size maps: whole pages of the policy."""
+    return round_up(size, max(policy.page_size or 0, machine.base_page_size()))
+
+
+# --- folios ----------------------------------------------------------------------------------------------
+
+PRESENT_BIT, PFN_MASK = np.uint64(1 << 63), np.uint64((1 << 55) - 1)
+HEAD_BIT, TAIL_BIT = np.uint64(1 << 15), np.uint64(1 << 16)
+
+
+def read_folios(address: int, size: int, base: int) -> dict[int, float]:
+    """Share of each folio size over a range of our memory, by pagemap and kpageflags.
+
+    Raises
+    ------
+    OSError
+        Without CAP_SYS_ADMIN: physical page numbers read as zero, and kpageflags cannot be opened.
+    """
+    pages = size // base
+    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered
+        entries = np.frombuffer(os.pread(pagemap.fileno(), 8 * pages, address // base * 8), np.uint64)
+    frames = entries & PFN_MASK
+    if len(entries) < pages or not frames.any():
+        raise PermissionError(
+            errno.EPERM, "physical page numbers need root (CAP_SYS_ADMIN)", "/proc/self/pagemap"
+        )
+    return folio_shares(frames, _read_frame_flags(frames), address // base, base)
+
+
+def _read_frame_flags(frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Flags of each frame; physically adjacent frames are read together."""
+    starts = np.flatnonzero(np.diff(frames, prepend=frames[0] - np.uint64(2)) != 1)
+    ends = np.append(starts[1:], len(frames))
+    with open("/proc/kpageflags", "rb", buffering=0) as flags:  # noqa: PTH123 - unbuffered
+        parts = [
+            os.pread(flags.fileno(), 8 * int(end - start), 8 * int(frames[start]))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    return np.frombuffer(b"".join(parts), np.uint64)
+
+
+def folio_shares(
+    frames: npt.NDArray[np.uint64], flags: npt.NDArray[np.uint64], first_page: int, base: int
+) -> dict[int, float]:
+    """Share of each folio size: a head and the tails that follow it, in virtual and physical order.
+
+    A folio that is not aligned alike in virtual and physical memory counts as base pages: no processor
+    translates it at once.
+    """
+    tail = (flags & TAIL_BIT) != 0
+    follows = np.diff(frames, prepend=frames[0] - np.uint64(2)) == 1
+    starts = np.flatnonzero(~(tail & follows))
+    lengths = np.diff(np.append(starts, len(frames)))
+    shares: dict[int, float] = {}
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        aligned = (first_page + start) % length == 0 == int(frames[start]) % length
+        size = base * length if aligned else base
+        shares[size] = shares.get(size, 0.0) + length / len(frames)
+    return dict(sorted((size, round(share, 12)) for size, share in shares.items()))

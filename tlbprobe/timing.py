@@ -1,0 +1,253 @@
+"""The adaptive loop around the slices: pin, calibrate, find the slice length, stop when it is precise."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core, analysis
+
+SHORTEST_NS = 100e3  # of a slice; the clock costs tens of nanoseconds, interrupts come a few hundred a second
+LONGEST_NS = 12e6  # of a slice, so that Ctrl-C is answered in 100 ms with several runs and their warming
+CLOCK_SHARE = 1e-3  # of a slice that reading the clock, or one step of it, may cost
+CLOCK_TOLERANCE = 1e-3  # relative, between two clocks: slewing bends one by at most half of it
+LEAST_SLICES = 4  # of a measurement that has no time for more
+LEAST_CHECK_NS = 5e6  # between two moments of which the clocks are compared
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The timed slices of one run."""
+
+    ns: npt.NDArray[np.float64]  # per access
+    accesses: int  # per slice
+    disturbed: npt.NDArray[np.bool_]
+    core_ghz: float | None
+    minor: int
+    major: int
+
+
+@contextlib.contextmanager
+def pinned(cpu: int | None) -> Iterator[int]:
+    """Keep this thread on one CPU, the current one by default, and let it go again afterwards."""
+    before = os.sched_getaffinity(0)
+    chosen = _core.cpu() if cpu is None else cpu
+    try:
+        os.sched_setaffinity(0, {chosen})
+    except OSError as error:
+        error.add_note(f"cpu={chosen} cannot be pinned to: this process may use {sorted(before)}")
+        raise
+    try:
+        yield chosen
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def check_cpu(cpu: int | None) -> None:
+    """Raise a ValueError for a CPU that this thread may not use."""
+    allowed = os.sched_getaffinity(0)
+    if cpu is not None and cpu not in allowed:
+        raise ValueError(f"cpu={cpu!r} is not one that this process may use: {sorted(allowed)}")
+
+
+# --- the clock -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One moment on several clocks."""
+
+    raw_ns: int
+    monotonic_ns: int
+    ticks: int  # 0: no tick counter
+
+    @classmethod
+    def now(cls) -> Moment:
+        """Read them together."""
+        return cls(*_core.clock_moment())
+
+
+@functools.cache
+def tick_rate() -> float | None:
+    """Ticks of the tick counter per nanosecond, calibrated once; ``None`` where there is no counter."""
+    start = Moment.now()
+    time.sleep(2 * LEAST_CHECK_NS * 1e-9)
+    end = Moment.now()
+    return (end.ticks - start.ticks) / (end.raw_ns - start.raw_ns) if start.ticks else None
+
+
+@functools.cache
+def shortest_slice_ns() -> float:
+    """Shortest slice of which the clock costs little enough."""
+    read_ns, step_ns = _core.clock_calibrate()
+    return max(SHORTEST_NS, read_ns / CLOCK_SHARE, step_ns / CLOCK_SHARE)
+
+
+def clock_complaint(start: Moment, end: Moment, rate: float | None) -> str:
+    """Say how far the clock went from the other two between two moments; empty if it kept with them."""
+    elapsed = end.raw_ns - start.raw_ns
+    if elapsed < LEAST_CHECK_NS:
+        return ""
+    others = {"CLOCK_MONOTONIC": float(end.monotonic_ns - start.monotonic_ns)}
+    if rate:
+        others["the tick counter"] = (end.ticks - start.ticks) / rate
+    for name, other in others.items():
+        if abs(other - elapsed) > CLOCK_TOLERANCE * elapsed:
+            return (
+                f"CLOCK_MONOTONIC_RAW ran {elapsed / other - 1:+.2%} against {name}: times are that uncertain"
+            )
+    return ""
+
+
+# --- the loop --------------------------------------------------------------------------------------------
+
+
+def measure(
+    runs: Sequence[_core.Run], *, precision: float, max_seconds: float
+) -> tuple[list[Timed], tuple[str, ...]]:
+    """Time slices of the runs in turn until each is precise, or the time is over.
+
+    Parameters
+    ----------
+    runs : sequence of _core.Run
+        Prepared; the thread is pinned already.
+    precision : float
+        Half the interval over the low estimate at which to stop.
+    max_seconds : float
+        Time for all of it.
+
+    Returns
+    -------
+    list of Timed
+        One for each run, of the same number of slices.
+    tuple of str
+        Warnings.
+    """
+    rate = tick_rate()
+    start = Moment.now()
+    deadline = time.perf_counter() + max_seconds
+    rounds, accesses, settled = _find_length(runs, deadline)
+    while not all(analysis.precise(ns, precision) for ns in rounds.ns(accesses)):
+        seconds = _round_seconds(rounds)
+        batch = min(analysis.next_batch(rounds.slices), int((deadline - time.perf_counter()) / seconds))
+        if batch < 1:
+            break
+        rounds.add(_core.measure(tuple(runs), tuple(accesses), batch))
+    complaint = clock_complaint(start, Moment.now(), rate)
+    warnings = [complaint] if complaint else []
+    if not settled:
+        warnings.append(
+            "slices as long as allowed still depend on their length by more than 1 %: the machine is too "
+            "disturbed, or max_seconds too short, for a closer estimate"
+        )
+    return rounds.timed(accesses), tuple(warnings)
+
+
+class Rounds:
+    """What `_core.measure` returned, batch after batch."""
+
+    def __init__(self, first: dict[str, npt.NDArray[np.int64]]) -> None:
+        self.batches = [first]
+
+    def add(self, batch: dict[str, npt.NDArray[np.int64]]) -> None:
+        """Append a batch of the same runs with the same accesses."""
+        self.batches.append(batch)
+
+    @property
+    def slices(self) -> int:
+        """How many slices each run has."""
+        return sum(batch["ns"].shape[1] for batch in self.batches)
+
+    def all(self, name: str) -> npt.NDArray[np.int64]:
+        """One field of all slices, (runs, slices)."""
+        return np.concatenate([batch[name] for batch in self.batches], axis=1)
+
+    def ns(self, accesses: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Nanoseconds per access, (runs, slices)."""
+        return np.asarray(self.all("ns") / np.asarray(accesses)[:, None])
+
+    def timed(self, accesses: Sequence[int]) -> list[Timed]:
+        """Sort everything by run."""
+        ns, minor, major = self.ns(accesses), self.all("minor"), self.all("major")
+        witness = np.concatenate([batch["witness_ns"] for batch in self.batches])
+        ghz = analysis.core_ghz(witness, _core.WITNESS_ADDS)
+        return [
+            Timed(
+                ns[run],
+                accesses[run],
+                self._disturbed(run),
+                ghz,
+                int(minor[run].sum()),
+                int(major[run].sum()),
+            )
+            for run in range(len(accesses))
+        ]
+
+    def _disturbed(self, run: int) -> npt.NDArray[np.bool_]:
+        """Batch by batch, since each has one more witness than slices."""
+        return np.concatenate(
+            [
+                analysis.disturbed(
+                    batch["ns"][run],
+                    batch["cpu_ns"][run],
+                    batch["minor"][run] + batch["major"][run],
+                    batch["switches"][run],
+                    batch["witness_ns"],
+                )
+                for batch in self.batches
+            ]
+        )
+
+
+def _round_seconds(rounds: Rounds) -> float:
+    """Typical time of one round: the slices, as much again where others made them warm up, the witness."""
+    ns = np.median(rounds.all("ns"), axis=1).sum()
+    return float(ns * (2 if rounds.all("ns").shape[0] > 1 else 1) + 10e3) * 1e-9
+
+
+def _find_length(runs: Sequence[_core.Run], deadline: float) -> tuple[Rounds, list[int], bool]:
+    """Double the slices until that moves the low estimate by less than 1 %, as the first batches tell."""
+    target = shortest_slice_ns()
+    per_access = [_pilot(run) for run in runs]
+    while True:
+        accesses = [max(1, round(target / ns)) for ns in per_access]
+        seconds = sum(n * ns for n, ns in zip(accesses, per_access, strict=True)) * 1e-9
+        seconds *= 2 if len(runs) > 1 else 1
+        affordable = int((deadline - time.perf_counter()) / seconds)
+        batch = min(analysis.FIRST_BATCH, max(LEAST_SLICES, affordable))
+        rounds = Rounds(_core.measure(tuple(runs), tuple(accesses), batch))
+        settled = [analysis.long_enough(ns) for ns in rounds.ns(accesses)]
+        if all(settled):
+            return rounds, accesses, batch == analysis.FIRST_BATCH
+        left = deadline - time.perf_counter()
+        if 2 * target > LONGEST_NS or 2 * seconds * analysis.FIRST_BATCH > left:
+            return rounds, accesses, False
+        target *= 2
+
+
+def _pilot(run: _core.Run) -> float:
+    """Roughly the nanoseconds of one access, warm."""
+    accesses = 64
+    while True:
+        ns = _core.measure((run,), (accesses,), 1)["ns"][0, 0]
+        if ns >= SHORTEST_NS / 4:
+            return float(ns / accesses)
+        accesses *= 4
+
+
+def counters_refused(counters: Sequence[str]) -> dict[str, str]:
+    """Say of every counter why it is missing."""
+    return {name: "performance counters are not built yet in this version" for name in counters}
+
+
+def faults(timed: Timed) -> dict[str, Any]:
+    """Page faults of the timed part; none are expected of memory that was populated."""
+    return {"minor": timed.minor, "major": timed.major, "expected": 0}
