@@ -12,15 +12,19 @@
  *       def scan(offset, size) -> {"present", "huge", "zero", "swapped": bytes}
  *       def close()
  *       (buffer protocol)
- *   class Run:                          # a kernel prepared on a part of a mapping
- *       kernel, lap
- *       def __init__(mapping, kernel, offset, size, parameters)
- *       def verify() -> accesses of one lap, as counted
- *   def measure(runs, accesses, slices) -> {"ns", "cpu_ns", "minor", "major", "switches", "witness_ns"}
+ *   class Session:                      # kernels prepared on parts of mappings, to be timed in turn
+ *       laps
+ *       def __init__([(mapping, kernel, offset, size, parameters), ...])
+ *       def pass_over()
+ *       def verify() -> (accesses of one lap, as counted, ...)
+ *       def measure(accesses, slices) -> {"ns", "cpu_ns", "minor", "major", "switches", "witness_ns"}
+ *       def close()
+ *       (context manager)
  *   def kernels() -> {name: parameter names}
  *   def clock_moment(), clock_calibrate(), cpu(), cpuid(leaf, subleaf)
  *
- * A mapping is used by one measurement at a time: the GIL is released meanwhile, so a flag keeps others out.
+ * A mapping is used by one session at a time, from the first node written to the last one read: the GIL is
+ * released meanwhile, and between two calls other threads and signal handlers run, so a flag keeps them out.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -36,7 +40,7 @@
 
 typedef struct {
     PyTypeObject *mapping_type;
-    PyTypeObject *run_type;
+    PyTypeObject *session_type;
 } core_state;
 
 static core_state *core_get_state(PyObject *module)
@@ -213,20 +217,23 @@ static void Mapping_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(Mapping_close_doc, "close($self)\n--\n\nGive the memory back. A second call does nothing.");
+PyDoc_STRVAR(Mapping_close_doc,
+             "close($self)\n--\n\nGive the memory back; a second call does what an interrupted one left.");
 
 static PyObject *Mapping_close(PyObject *object, PyObject *unused)
 {
     (void)unused;
     Mapping *const self = (Mapping *)object;
-    if (self->owner != getpid())
-        self->open = false;
-    if (!self->open)
-        Py_RETURN_NONE;
-    if (mapping_acquire(self) < 0)
+    bool const ours = self->owner == getpid();
+    if (self->open && ours && mapping_acquire(self) < 0)
         return NULL;
-    struct gil_poll gil;
+    bool const goes_on = !self->open && ours && self->region.base; /* a close that was interrupted */
+    if (!ours || (!self->open && (!goes_on || atomic_flag_test_and_set(&self->busy)))) {
+        self->open = false;
+        Py_RETURN_NONE;
+    }
     self->open = false;
+    struct gil_poll gil;
     gil_release(&gil);
     int const status = tlb_region_unmap(&self->region, GIL_POLL(gil));
     gil_acquire(&gil);
@@ -439,13 +446,8 @@ static PyType_Spec Mapping_spec = {
     .slots = Mapping_slots,
 };
 
-/* -- Run: a kernel prepared on a part of a mapping. ---------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    Mapping *mapping;
-    struct tlb_run run;
-} Run;
+/* -- Kernels by name --------------------------------------------------------------------------------------
+ */
 
 static const struct tlb_kernel *const kernels[] = {
 #define ENTRY(name) &tlb_kernel_##name,
@@ -467,7 +469,7 @@ static const struct tlb_kernel *find_kernel(const char *name)
 static int read_parameters(struct tlb_run *run, PyObject *parameters)
 {
     Py_ssize_t count = 0;
-    for (; run->kernel->parameters[count]; count++) {
+    for (; count < TLB_PARAMETERS && run->kernel->parameters[count]; count++) {
         const char *const name = run->kernel->parameters[count];
         PyObject *const value = PyDict_GetItemString(parameters, name); /* borrowed */
         if (!value) {
@@ -486,192 +488,291 @@ static int read_parameters(struct tlb_run *run, PyObject *parameters)
     return 0;
 }
 
-static int run_prepare(Run *self)
+/* -- Session: data ----------------------------------------------------------------------------------------
+ */
+
+enum { PARTS_MOST = 16 };
+
+struct part {
+    Mapping *mapping;
+    bool holds; /* this part acquired its mapping; of parts on the same one, the first does */
+    struct tlb_run run;
+};
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t count;
+    struct part parts[PARTS_MOST];
+    bool open;
+    bool busy; /* a call with the GIL released is under way */
+} Session;
+
+static size_t part_offset(const struct part *part)
 {
-    if (mapping_acquire(self->mapping) < 0)
+    return (size_t)(part->run.base - part->mapping->region.base);
+}
+
+static bool session_holds(const Session *self, const Mapping *mapping)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->parts[i].holds && self->parts[i].mapping == mapping)
+            return true;
+    return false;
+}
+
+static int session_hold(Session *self)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        struct part *const part = &self->parts[i];
+        if (session_holds(self, part->mapping))
+            continue;
+        if (mapping_acquire(part->mapping) < 0)
+            return -1;
+        part->holds = true;
+    }
+    return 0;
+}
+
+static void session_let_go(Session *self)
+{
+    self->open = false;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->parts[i].holds) {
+            self->parts[i].holds = false;
+            mapping_release(self->parts[i].mapping);
+        }
+}
+
+/* For the one call at a time that uses the memory. */
+static int session_enter(Session *self)
+{
+    if (!self->open) {
+        PyErr_SetString(PyExc_ValueError, "this session is closed");
         return -1;
+    }
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this session is in use by another call");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (mapping_check_open(self->parts[i].mapping) < 0)
+            return -1;
+    self->busy = true;
+    return 0;
+}
+
+/* -- Session: life cycle ----------------------------------------------------------------------------------
+ */
+
+static int part_parse(struct part *part, core_state *state, PyObject *given)
+{
+    PyObject *parameters;
+    Mapping *mapping;
+    const char *name;
+    Py_ssize_t offset, size;
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "each part must be a tuple (mapping, kernel, offset, size, parameters)");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(given, "O!snnO!:Session", state->mapping_type, &mapping, &name, &offset, &size,
+                          &PyDict_Type, &parameters))
+        return -1;
+    part->run.kernel = find_kernel(name);
+    if (!part->run.kernel || mapping_check_open(mapping) < 0 ||
+        mapping_check_range(mapping, offset, size) < 0 || read_parameters(&part->run, parameters) < 0)
+        return -1;
+    part->run.base = mapping->region.base + offset;
+    part->run.size = (size_t)size;
+    Py_INCREF(mapping);
+    part->mapping = mapping;
+    return 0;
+}
+
+static int session_parse(Session *self, core_state *state, PyObject *given)
+{
+    Py_ssize_t const count = PyTuple_Size(given);
+    if (count < 1 || count > PARTS_MOST) {
+        PyErr_Format(PyExc_ValueError, "a session has 1 to %d parts, not %zd", PARTS_MOST, count);
+        return -1;
+    }
+    for (; self->count < count; self->count++)
+        if (part_parse(&self->parts[self->count], state, PyTuple_GetItem(given, self->count)) < 0)
+            return -1;
+    return 0;
+}
+
+/* What one kernel writes, another one would follow. */
+static int session_check_apart(const Session *self)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        for (Py_ssize_t k = 0; k < i; k++) {
+            const struct tlb_run *const a = &self->parts[i].run, *const b = &self->parts[k].run;
+            if ((uintptr_t)a->base < (uintptr_t)b->base + b->size &&
+                (uintptr_t)b->base < (uintptr_t)a->base + a->size) {
+                PyErr_Format(PyExc_ValueError, "parts %zd and %zd of the session overlap", k, i);
+                return -1;
+            }
+        }
+    return 0;
+}
+
+static int part_prepare(struct part *part)
+{
     struct gil_poll gil;
     gil_release(&gil);
-    int const status = self->run.kernel->prepare(&self->run, GIL_POLL(gil));
+    int const status = part->run.kernel->prepare(&part->run, GIL_POLL(gil));
     gil_acquire(&gil);
-    mapping_release(self->mapping);
     if (status == -EINVAL)
         PyErr_Format(PyExc_ValueError, "these parameters of kernel '%s' leave its %zu bytes",
-                     self->run.kernel->name, self->run.size);
+                     part->run.kernel->name, part->run.size);
     else if (status < 0)
         raise_status(status);
     return status;
 }
 
-static PyObject *Run_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+static int session_prepare(Session *self)
 {
-    static char *names[] = {"mapping", "kernel", "offset", "size", "parameters", NULL};
-    core_state *const state = PyType_GetModuleState(type);
-    PyObject *mapping, *parameters;
-    const char *name;
-    Py_ssize_t offset, size;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!snnO!:Run", names, state->mapping_type, &mapping,
-                                     &name, &offset, &size, &PyDict_Type, &parameters))
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (part_prepare(&self->parts[i]) < 0)
+            return -1;
+    self->open = true;
+    return 0;
+}
+
+static PyObject *Session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"parts", NULL};
+    PyObject *given;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:Session", names, &given))
         return NULL;
     allocfunc const allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Run *const self = (Run *)allocate(type, 0);
+    Session *const self = (Session *)allocate(type, 0);
     if (!self)
         return NULL;
-    Py_INCREF(mapping);
-    self->mapping = (Mapping *)mapping;
-    self->run.kernel = find_kernel(name);
-    if (!self->run.kernel || mapping_check_open(self->mapping) < 0 ||
-        mapping_check_range(self->mapping, offset, size) < 0 || read_parameters(&self->run, parameters) < 0)
-        goto failed;
-    self->run.base = self->mapping->region.base + offset;
-    self->run.size = (size_t)size;
-    if (run_prepare(self) < 0)
-        goto failed;
-    return (PyObject *)self;
-failed:
+    PyObject *const parts = PySequence_Tuple(given);
+    bool const done = parts && session_parse(self, PyType_GetModuleState(type), parts) == 0 &&
+                      session_check_apart(self) == 0 && session_hold(self) == 0 && session_prepare(self) == 0;
+    Py_XDECREF(parts);
+    if (done)
+        return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
 }
 
-static void Run_dealloc(PyObject *object)
+static void Session_dealloc(PyObject *object)
 {
-    Run *const self = (Run *)object;
+    Session *const self = (Session *)object;
     PyTypeObject *const type = Py_TYPE(object);
-    Py_XDECREF(self->mapping);
+    session_let_go(self);
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        Py_DECREF(self->parts[i].mapping);
     freefunc const release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
 }
 
-PyDoc_STRVAR(Run_verify_doc, "verify($self)\n--\n\n"
-                             "Walk one lap; the accesses that it took, 0 if it did not close.");
+PyDoc_STRVAR(Session_close_doc, "close($self)\n--\n\nLet the mappings go. A second call does nothing.");
 
-static PyObject *Run_verify(PyObject *object, PyObject *unused)
+static PyObject *Session_close(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    Run *const self = (Run *)object;
-    uint64_t found = 0;
-    if (!self->run.kernel->verify) {
-        PyErr_Format(PyExc_NotImplementedError, "kernel '%s' has nothing to verify", self->run.kernel->name);
+    Session *const self = (Session *)object;
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this session is in use by another call");
         return NULL;
     }
-    if (mapping_acquire(self->mapping) < 0)
+    session_let_go(self);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(Session_enter_doc, "__enter__($self)\n--\n\n");
+
+static PyObject *Session_enter(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    Py_INCREF(object);
+    return object;
+}
+
+PyDoc_STRVAR(Session_exit_doc, "__exit__($self, kind, error, trace, /)\n--\n\n");
+
+static PyObject *Session_exit(PyObject *object, PyObject *args)
+{
+    (void)args;
+    return Session_close(object, NULL);
+}
+
+/* -- Session: methods -------------------------------------------------------------------------------------
+ */
+
+PyDoc_STRVAR(Session_pass_over_doc, "pass_over($self)\n--\n\n"
+                                    "One untimed pass: read every base page once, in address order.");
+
+static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    Session *const self = (Session *)object;
+    if (session_enter(self) < 0)
         return NULL;
+    int status = 0;
     struct gil_poll gil;
     gil_release(&gil);
-    int const status = self->run.kernel->verify(&self->run, &found, GIL_POLL(gil));
+    for (Py_ssize_t i = 0; i < self->count && status == 0; i++) {
+        const struct part *const part = &self->parts[i];
+        status = tlb_region_pass(&part->mapping->region, part_offset(part), part->run.size, GIL_POLL(gil));
+    }
     gil_acquire(&gil);
-    mapping_release(self->mapping);
+    self->busy = false;
     if (status < 0)
         return raise_status(status);
-    return PyLong_FromUnsignedLongLong(found);
+    Py_RETURN_NONE;
 }
 
-static PyObject *Run_get_kernel(PyObject *object, void *unused)
+static PyObject *tuple_of(const uint64_t *values, Py_ssize_t count)
 {
-    (void)unused;
-    return PyUnicode_FromString(((Run *)object)->run.kernel->name);
-}
-
-static PyObject *Run_get_lap(PyObject *object, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((Run *)object)->run.lap);
-}
-
-static PyGetSetDef Run_getset[] = {
-    {"kernel", Run_get_kernel, NULL, "Name of the kernel.", NULL},
-    {"lap", Run_get_lap, NULL, "Accesses after which the pattern repeats.", NULL},
-    {0},
-};
-
-static PyMethodDef Run_methods[] = {
-    {"verify", Run_verify, METH_NOARGS, Run_verify_doc},
-    {0},
-};
-
-PyDoc_STRVAR(Run_doc, "Run(mapping, kernel, offset, size, parameters)\n--\n\n"
-                      "A kernel prepared on a part of a mapping.");
-
-static PyType_Slot Run_slots[] = {
-    {Py_tp_doc, (void *)Run_doc}, {Py_tp_new, (void *)Run_new}, {Py_tp_dealloc, (void *)Run_dealloc},
-    {Py_tp_methods, Run_methods}, {Py_tp_getset, Run_getset},   {0, NULL},
-};
-
-static PyType_Spec Run_spec = {
-    .name = "tlbprobe._core.Run",
-    .basicsize = sizeof(Run),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = Run_slots,
-};
-
-/* -- measure ------------------------------------------------------------------------------------------- */
-
-enum { RUNS_MOST = 16 };
-
-struct session {
-    Py_ssize_t count;
-    Run *run[RUNS_MOST];
-    struct tlb_run *prepared[RUNS_MOST];
-    uint64_t accesses[RUNS_MOST];
-    Mapping *held[RUNS_MOST]; /* each mapping once, however many runs are on it */
-    Py_ssize_t held_count;
-};
-
-static bool session_holds(const struct session *session, const Mapping *mapping)
-{
-    for (Py_ssize_t i = 0; i < session->held_count; i++)
-        if (session->held[i] == mapping)
-            return true;
-    return false;
-}
-
-static void session_end(struct session *session)
-{
-    while (session->held_count > 0)
-        mapping_release(session->held[--session->held_count]);
-}
-
-static int session_begin(struct session *session)
-{
-    for (Py_ssize_t i = 0; i < session->count; i++) {
-        Mapping *const mapping = session->run[i]->mapping;
-        if (session_holds(session, mapping))
-            continue;
-        if (mapping_acquire(mapping) < 0) {
-            session_end(session);
-            return -1;
+    PyObject *const tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple && i < count; i++) {
+        PyObject *const value = PyLong_FromUnsignedLongLong(values[i]);
+        if (!value || PyTuple_SetItem(tuple, i, value) < 0) {
+            Py_DECREF(tuple);
+            return NULL;
         }
-        session->held[session->held_count++] = mapping;
     }
-    return 0;
+    return tuple;
 }
 
-/* Tuples, so that the runs stay alive for as long as the caller's arguments do. */
-static int session_parse(struct session *session, core_state *state, PyObject *runs, PyObject *accesses)
+static int session_check_verifiable(const Session *self)
 {
-    session->count = PyTuple_Size(runs);
-    if (session->count < 1 || session->count > RUNS_MOST || PyTuple_Size(accesses) != session->count) {
-        PyErr_Format(PyExc_ValueError, "runs and accesses must be of the same length, 1 to %d", RUNS_MOST);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < session->count; i++) {
-        PyObject *const run = PyTuple_GetItem(runs, i);
-        if (!PyObject_TypeCheck(run, state->run_type)) {
-            PyErr_SetString(PyExc_TypeError, "runs must hold _core.Run objects");
-            return -1;
-        }
-        session->run[i] = (Run *)run;
-        session->prepared[i] = &session->run[i]->run;
-        session->accesses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(accesses, i));
-        if (PyErr_Occurred())
-            return -1;
-        if (session->accesses[i] == 0) {
-            PyErr_SetString(PyExc_ValueError, "accesses must be at least 1");
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const struct tlb_kernel *const kernel = self->parts[i].run.kernel;
+        if (!kernel->verify) {
+            PyErr_Format(PyExc_NotImplementedError, "kernel '%s' has nothing to verify", kernel->name);
             return -1;
         }
     }
     return 0;
+}
+
+PyDoc_STRVAR(Session_verify_doc,
+             "verify($self)\n--\n\n"
+             "Walk a lap of each part; the accesses that it took, 0 if it did not close.");
+
+static PyObject *Session_verify(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    Session *const self = (Session *)object;
+    uint64_t found[PARTS_MOST] = {0};
+    if (session_check_verifiable(self) < 0 || session_enter(self) < 0)
+        return NULL;
+    int status = 0;
+    struct gil_poll gil;
+    gil_release(&gil);
+    for (Py_ssize_t i = 0; i < self->count && status == 0; i++)
+        status = self->parts[i].run.kernel->verify(&self->parts[i].run, &found[i], GIL_POLL(gil));
+    gil_acquire(&gil);
+    self->busy = false;
+    return status < 0 ? raise_status(status) : tuple_of(found, self->count);
 }
 
 /* One field of every slice, as an int64 array (runs, slices). */
@@ -707,39 +808,109 @@ static PyObject *measure_result(const struct tlb_slice *out, const uint64_t *wit
                          witness_array(witness, count + 1));
 }
 
-PyDoc_STRVAR(core_measure_doc,
-             "measure($module, runs, accesses, slices, /)\n--\n\n"
-             "Time slices of runs in turn: int64 arrays (runs, slices), witness_ns (slices + 1,).");
-
-static PyObject *core_measure(PyObject *module, PyObject *args)
+static int read_accesses(uint64_t *accesses, PyObject *given, Py_ssize_t count)
 {
-    PyObject *runs, *accesses, *result = NULL;
+    if (PyTuple_Size(given) != count) {
+        PyErr_Format(PyExc_ValueError, "accesses must have one number for each of the %zd parts", count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        accesses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
+        if (PyErr_Occurred())
+            return -1;
+        if (accesses[i] == 0) {
+            PyErr_SetString(PyExc_ValueError, "accesses must be at least 1");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *session_measure(Session *self, const uint64_t *accesses, Py_ssize_t slices,
+                                 struct tlb_slice *out, uint64_t *witness)
+{
+    struct tlb_run *runs[PARTS_MOST];
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        runs[i] = &self->parts[i].run;
+    if (session_enter(self) < 0)
+        return NULL;
+    struct gil_poll gil;
+    gil_release(&gil);
+    int const status =
+        tlb_measure(runs, accesses, (size_t)self->count, (uint64_t)slices, out, witness, GIL_POLL(gil));
+    gil_acquire(&gil);
+    self->busy = false;
+    return status < 0 ? raise_status(status) : measure_result(out, witness, self->count, slices);
+}
+
+PyDoc_STRVAR(Session_measure_doc,
+             "measure($self, accesses, slices, /)\n--\n\n"
+             "Time slices of the parts in turn: int64 arrays (parts, slices), witness_ns (slices + 1,).");
+
+static PyObject *Session_measure(PyObject *object, PyObject *args)
+{
+    Session *const self = (Session *)object;
+    PyObject *given, *result = NULL;
     Py_ssize_t slices;
-    struct session session = {0};
-    if (!PyArg_ParseTuple(args, "O!O!n:measure", &PyTuple_Type, &runs, &PyTuple_Type, &accesses, &slices))
+    uint64_t accesses[PARTS_MOST];
+    if (!PyArg_ParseTuple(args, "O!n:measure", &PyTuple_Type, &given, &slices))
         return NULL;
     if (slices < 1 || slices > 1 << 24)
         return PyErr_Format(PyExc_ValueError, "slices must be from 1 to 2**24, not %zd", slices);
-    if (session_parse(&session, core_get_state(module), runs, accesses) < 0)
+    if (read_accesses(accesses, given, self->count) < 0)
         return NULL;
-
-    struct tlb_slice *const out = PyMem_Calloc((size_t)(session.count * slices), sizeof(*out));
+    struct tlb_slice *const out = PyMem_Calloc((size_t)(self->count * slices), sizeof(*out));
     uint64_t *const witness = PyMem_Calloc((size_t)slices + 1, sizeof(*witness));
-    if (!out || !witness) {
+    if (out && witness)
+        result = session_measure(self, accesses, slices, out, witness);
+    else
         PyErr_NoMemory();
-    } else if (session_begin(&session) == 0) {
-        struct gil_poll gil;
-        gil_release(&gil);
-        int const status = tlb_measure(session.prepared, session.accesses, (size_t)session.count,
-                                       (uint64_t)slices, out, witness, GIL_POLL(gil));
-        gil_acquire(&gil);
-        session_end(&session);
-        result = status < 0 ? raise_status(status) : measure_result(out, witness, session.count, slices);
-    }
     PyMem_Free(out);
     PyMem_Free(witness);
     return result;
 }
+
+static PyObject *Session_get_laps(PyObject *object, void *unused)
+{
+    (void)unused;
+    const Session *const self = (Session *)object;
+    uint64_t laps[PARTS_MOST];
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        laps[i] = self->parts[i].run.lap;
+    return tuple_of(laps, self->count);
+}
+
+static PyGetSetDef Session_getset[] = {
+    {"laps", Session_get_laps, NULL, "Accesses after which each part repeats its pattern.", NULL},
+    {0},
+};
+
+static PyMethodDef Session_methods[] = {
+    {"pass_over", Session_pass_over, METH_NOARGS, Session_pass_over_doc},
+    {"verify", Session_verify, METH_NOARGS, Session_verify_doc},
+    {"measure", Session_measure, METH_VARARGS, Session_measure_doc},
+    {"close", Session_close, METH_NOARGS, Session_close_doc},
+    {"__enter__", Session_enter, METH_NOARGS, Session_enter_doc},
+    {"__exit__", Session_exit, METH_VARARGS, Session_exit_doc},
+    {0},
+};
+
+PyDoc_STRVAR(Session_doc,
+             "Session(parts)\n--\n\n"
+             "Kernels prepared on parts of mappings, which are nobody else's until it is closed.");
+
+static PyType_Slot Session_slots[] = {
+    {Py_tp_doc, (void *)Session_doc},         {Py_tp_new, (void *)Session_new},
+    {Py_tp_dealloc, (void *)Session_dealloc}, {Py_tp_methods, Session_methods},
+    {Py_tp_getset, Session_getset},           {0, NULL},
+};
+
+static PyType_Spec Session_spec = {
+    .name = "tlbprobe._core.Session",
+    .basicsize = sizeof(Session),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = Session_slots,
+};
 
 /* -- Facts ----------------------------------------------------------------------------------------------- */
 
@@ -819,7 +990,6 @@ static PyObject *core_cpuid(PyObject *module, PyObject *args)
 /* -- The module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef core_methods[] = {
-    {"measure", core_measure, METH_VARARGS, core_measure_doc},
     {"kernels", core_kernels, METH_NOARGS, core_kernels_doc},
     {"clock_moment", core_clock_moment, METH_NOARGS, core_clock_moment_doc},
     {"clock_calibrate", core_clock_calibrate, METH_NOARGS, core_clock_calibrate_doc},
@@ -836,8 +1006,8 @@ static int core_exec(PyObject *module)
     state->mapping_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &Mapping_spec, NULL);
     if (!state->mapping_type || PyModule_AddType(module, state->mapping_type) < 0)
         return -1;
-    state->run_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &Run_spec, NULL);
-    if (!state->run_type || PyModule_AddType(module, state->run_type) < 0)
+    state->session_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &Session_spec, NULL);
+    if (!state->session_type || PyModule_AddType(module, state->session_type) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "WITNESS_ADDS", TLB_WITNESS_ADDS);
 }
@@ -846,7 +1016,7 @@ static int core_traverse(PyObject *module, visitproc visit, void *arg)
 {
     core_state *const state = core_get_state(module);
     Py_VISIT(state->mapping_type);
-    Py_VISIT(state->run_type);
+    Py_VISIT(state->session_type);
     return 0;
 }
 
@@ -854,7 +1024,7 @@ static int core_clear(PyObject *module)
 {
     core_state *const state = core_get_state(module);
     Py_CLEAR(state->mapping_type);
-    Py_CLEAR(state->run_type);
+    Py_CLEAR(state->session_type);
     return 0;
 }
 

@@ -12,7 +12,7 @@
  *
  * Independent draws and uniform order within buckets are a uniform order of all; buckets may differ in size.
  * Steps 1, 3 and 4 read and write sequentially, one stream a bucket. Two lists of indices are all they need,
- * and dense nodes have room for them: the cycle is built within the memory that it will occupy.
+ * and the nodes have room for them: the cycle is built within the memory that it will occupy.
  */
 #include "random.h"
 #include "tlbprobe.h"
@@ -21,17 +21,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The index of few enough nodes, at half the memory traffic. A test narrows it, to reach the wide code. */
+/* The index of few enough nodes, at half the memory traffic. A test narrows it, to reach the wide code ... */
 #ifndef TLB_NARROW
 #define TLB_NARROW uint32_t
 #endif
 typedef TLB_NARROW narrow;
 
+/* ... and shrinks the buckets, to have many of few nodes. So many fit the cache while they become a ring. */
+#ifndef TLB_BUCKET_NODES
+#define TLB_BUCKET_NODES (1 << 14)
+#endif
+
 enum {
-    BUCKET_NODES = 1 << 14, /* so many fit the cache while they become a ring */
-    BUCKETS_MOST = 383,     /* more streams outrun caches and TLB; a power of two would share cache sets */
-    DRAWS = 4,              /* bucket numbers from one random number, 16 bits each */
-    NODES_BETWEEN_POLLS = 1 << 18,
+    BUCKETS_MOST = 383, /* more streams outrun caches and TLB; a power of two would share cache sets */
+    DRAWS = 4,          /* bucket numbers from one random number, 16 bits each */
+    NODES_BETWEEN_POLLS = 1 << 15, /* each may miss all caches and the TLB */
 };
 
 /* -- Where nodes are --------------------------------------------------------------------------------- */
@@ -73,14 +77,34 @@ char *tlb_node(const struct tlb_nodes *nodes, uint64_t i)
     return node_at(nodes, i);
 }
 
+static uint64_t span_of_offsets(const struct tlb_nodes *nodes)
+{
+    uint64_t furthest = 0, misaligned = 0;
+    for (uint64_t i = 0; i < nodes->count; i++) {
+        misaligned |= nodes->offsets[i] % 8;
+        if (nodes->offsets[i] > furthest)
+            furthest = nodes->offsets[i];
+    }
+    return misaligned || furthest > UINT64_MAX - 16 ? UINT64_MAX : furthest + 8;
+}
+
+/* Whether nodes lie apart: lines within their cells, and cells of at least a pointer. */
+static bool lie_apart(const struct tlb_nodes *nodes)
+{
+    if (nodes->lines == 0 || nodes->spacing < 8 || nodes->spacing % 8)
+        return false;
+    return nodes->lines == 1 ||
+           (nodes->line >= 8 && nodes->line % 8 == 0 && nodes->lines <= nodes->spacing / nodes->line);
+}
+
 uint64_t tlb_nodes_span(const struct tlb_nodes *nodes)
 {
     uint64_t last, lines, span;
-    if (nodes->count == 0 || nodes->lines == 0 || nodes->spacing % 8 || nodes->line % 8)
+    if (nodes->count == 0)
         return UINT64_MAX;
-    if (nodes->spacing < 8 || (nodes->lines > 1 && nodes->lines > nodes->spacing / nodes->line))
-        return UINT64_MAX;
-    if (__builtin_mul_overflow(nodes->count - 1, nodes->spacing, &last) ||
+    if (nodes->offsets)
+        return span_of_offsets(nodes);
+    if (!lie_apart(nodes) || __builtin_mul_overflow(nodes->count - 1, nodes->spacing, &last) ||
         __builtin_mul_overflow(nodes->lines - 1, nodes->line, &lines) ||
         __builtin_add_overflow(last, lines, &span) || __builtin_add_overflow(span, 8, &span))
         return UINT64_MAX;
@@ -179,13 +203,18 @@ static inline int fill(struct buckets *b, size_t width, const struct tlb_poll *p
 
 /* A random ring of one list: S. Sattolo, An algorithm to generate a random cyclic permutation, Information
  * Processing Letters 22 (1986). Each place gets the successor of the node that it listed. */
-static inline void make_ring(void *list, uint64_t size, struct tlb_random *random, size_t width)
+static inline int make_ring(void *list, uint64_t size, struct tlb_random *random, size_t width,
+                            const struct tlb_poll *poll)
 {
+    int status;
     for (uint64_t i = size - 1; i > 0; i--) {
+        if ((status = ask_at(i, poll)) < 0)
+            return status;
         uint64_t const j = tlb_random_below(random, i), here = get(list, i, width);
         put(list, i, get(list, j, width), width);
         put(list, j, here, width);
     }
+    return 0;
 }
 
 /* Rings, each cut at a random place and joined to the next: a cut ring is a uniformly random order. */
@@ -201,7 +230,8 @@ static inline int order(struct buckets *b, size_t width, const struct tlb_poll *
             return status;
         if (size == 0)
             continue;
-        make_ring((char *)b->lists + start * width, size, &random, width);
+        if ((status = make_ring((char *)b->lists + start * width, size, &random, width, poll)) < 0)
+            return status;
         uint64_t const cut = start + tlb_random_below(&random, size);
         uint64_t const head = get(b->lists, cut, width);
         if (first == UINT64_MAX)
@@ -255,7 +285,7 @@ __attribute__((always_inline)) static inline int build(struct buckets *b, const 
 static int link_by_buckets(const struct tlb_nodes *nodes, uint64_t seed, void *lists, size_t width,
                            const struct tlb_poll *poll)
 {
-    uint64_t const wanted = nodes->count / BUCKET_NODES + 1;
+    uint64_t const wanted = nodes->count / TLB_BUCKET_NODES + 1;
     struct buckets b = {.count = nodes->count, .seed = seed, .lists = lists};
     b.buckets = wanted < BUCKETS_MOST ? wanted : BUCKETS_MOST;
     b.next = (char *)lists + nodes->count * width;
@@ -297,42 +327,50 @@ static int link_in_place(const struct tlb_nodes *nodes, uint64_t seed, const str
 
 /* -- The cycle ------------------------------------------------------------------------------------------ */
 
+static int link_with_lists(const struct tlb_nodes *nodes, uint64_t seed, uint64_t bytes, size_t width,
+                           const struct tlb_poll *poll)
+{
+    void *const lists = malloc(bytes);
+    if (!lists)
+        return -ENOMEM;
+    int const status = link_by_buckets(nodes, seed, lists, width, poll);
+    free(lists);
+    return status;
+}
+
 int tlb_cycle_link(const struct tlb_nodes *nodes, uint64_t seed, const struct tlb_poll *poll)
 {
-    uint64_t const last = nodes->count - 1, span = nodes->offsets ? 0 : tlb_nodes_span(nodes);
-    size_t const width = last <= (narrow)-1 ? sizeof(narrow) : sizeof(uint64_t);
+    uint64_t const span = tlb_nodes_span(nodes);
+    size_t const width = nodes->count - 1 <= (narrow)-1 ? sizeof(narrow) : sizeof(uint64_t);
     uint64_t bytes;
-    if (nodes->count == 0 || span == UINT64_MAX || __builtin_mul_overflow(nodes->count, 2 * width, &bytes))
+    if (span == UINT64_MAX || __builtin_mul_overflow(nodes->count, 2 * width, &bytes))
         return -EINVAL;
-
-    bool const sparse = nodes->offsets || nodes->spacing >= 128; /* lists of their own are cheap then */
-    if (sparse) {
-        void *const lists = malloc(bytes);
-        if (!lists)
-            return -ENOMEM;
-        int const status = link_by_buckets(nodes, seed, lists, width, poll);
-        free(lists);
-        return status;
-    }
+    if (nodes->offsets) /* what lies between the nodes is not ours */
+        return link_with_lists(nodes, seed, bytes, width, poll);
     if (bytes <= span)
         return link_by_buckets(nodes, seed, nodes->base + span - bytes, width, poll);
     return link_in_place(nodes, seed, poll);
 }
 
+/* Every pointer is checked before it is followed: damaged memory must not crash who looks for the damage. */
 int tlb_cycle_walk(const struct tlb_nodes *nodes, uint64_t limit, uint64_t *steps,
                    const struct tlb_poll *poll)
 {
     int status;
+    uint64_t const span = tlb_nodes_span(nodes);
     const char *const first = tlb_node(nodes, 0);
     const char *node = first;
+    uint64_t walked = 0;
     *steps = 0;
     do {
-        if ((status = *steps % (NODES_BETWEEN_POLLS / 8) == 0 ? tlb_ask(poll) : 0) < 0)
+        if ((status = ask_at(walked, poll)) < 0)
             return status;
         node = *(char *const *)node;
-        ++*steps;
-    } while (node != first && *steps < limit);
-    if (node != first)
-        *steps = 0; /* it did not come back: no cycle of this length or less */
+        uint64_t const offset = (uint64_t)((uintptr_t)node - (uintptr_t)nodes->base);
+        if (offset > span - 8 || offset % 8)
+            return 0;
+    } while (++walked < limit && node != first);
+    if (node == first)
+        *steps = walked;
     return 0;
 }

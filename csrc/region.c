@@ -68,12 +68,7 @@ static int map_ordinary(struct tlb_region *region, const struct tlb_region_reque
         return -errno;
     size_t const first = (size_t)region->reserved + request->base_page;
     region->base = (char *)round_up(first, request->alignment);
-    if (mprotect(region->base, request->size, PROT_READ | PROT_WRITE) < 0) {
-        int const status = -errno;
-        munmap(region->reserved, region->reserved_size);
-        return status;
-    }
-    return 0;
+    return mprotect(region->base, request->size, PROT_READ | PROT_WRITE) < 0 ? -errno : 0;
 }
 
 /* Neighbours with different flags stay separate mappings, and no page crosses from one into the other. */
@@ -142,14 +137,23 @@ static void shuffle(uint32_t *order, size_t count, struct tlb_random *random)
     }
 }
 
-static int touch_window(char *base, size_t page, const uint32_t *order, size_t count,
+static uint64_t touch_pages(char *base, size_t page, const uint32_t *order, size_t count)
+{
+    uint64_t const before = minor_faults();
+    for (size_t i = 0; i < count; i++)
+        *(volatile char *)(base + order[i] * page) = 1; /* not zero: zero pages may be reclaimed */
+    return minor_faults() - before;
+}
+
+/* The faults are counted without those of whoever is asked in between: they tell the size of the pages. */
+static int touch_window(char *base, size_t page, const uint32_t *order, size_t count, uint64_t *faults,
                         const struct tlb_poll *poll)
 {
-    int status;
-    for (size_t i = 0; i < count; i++) {
-        if ((status = i % PAGES_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0) < 0)
+    for (size_t i = 0; i < count; i += PAGES_BETWEEN_POLLS) {
+        int const status = tlb_ask(poll);
+        if (status < 0)
             return status;
-        *(volatile char *)(base + order[i] * page) = 1; /* not zero: zero pages may be reclaimed */
+        *faults += touch_pages(base, page, order + i, smaller(PAGES_BETWEEN_POLLS, count - i));
     }
     return 0;
 }
@@ -157,7 +161,7 @@ static int touch_window(char *base, size_t page, const uint32_t *order, size_t c
 int tlb_region_touch(struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
                      const struct tlb_poll *poll)
 {
-    size_t const pages = region->size / region->base_page;
+    size_t const page = region->base_page, pages = region->size / page;
     size_t const window = smaller(pages, WINDOW_PAGES);
     struct tlb_random random = tlb_random_seeded(seed);
     uint32_t *const order = malloc(window * sizeof(*order));
@@ -172,16 +176,13 @@ int tlb_region_touch(struct tlb_region *region, bool shuffled, uint64_t seed, ui
         size_t const count = smaller(window, pages - first);
         if (shuffled)
             shuffle(order, count, &random);
-        uint64_t const before = minor_faults();
-        status =
-            touch_window(region->base + first * region->base_page, region->base_page, order, count, poll);
-        *faults += minor_faults() - before;
+        status = touch_window(region->base + first * page, page, order, count, faults, poll);
     }
     free(order);
     return status;
 }
 
-/* Before Linux 5.14, or where madvise is filtered: a read(2) into a page faults it in and fails politely. */
+/* A read(2) into a page faults it in and fails politely, where a touch would be SIGBUS. */
 static int populate_by_read(char *base, size_t size, size_t page)
 {
     int const zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -203,9 +204,8 @@ int tlb_region_populate(struct tlb_region *region, const struct tlb_poll *poll)
         if (status < 0)
             return status;
         if (madvise(region->base + at, size, ADVICE_POPULATE_WRITE) < 0)
-            status = errno == EINVAL || errno == EPERM || errno == ENOSYS
-                         ? populate_by_read(region->base + at, size, region->page)
-                         : -errno;
+            /* Before Linux 5.14, filtered, or a true shortage: reading finds out. */
+            status = populate_by_read(region->base + at, size, region->page);
         if (status < 0)
             return status;
     }

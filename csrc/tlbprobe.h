@@ -103,11 +103,14 @@ char *tlb_node(const struct tlb_nodes *nodes, uint64_t i);
 /* Bytes from the base to the end of the furthest node; UINT64_MAX if that does not fit 64 bits. */
 uint64_t tlb_nodes_span(const struct tlb_nodes *nodes);
 
-/* Links the nodes: each holds the address of the next. The same count and seed give the same order of
- * nodes on every machine. The span of the nodes may be overwritten on the way. */
+/* Links the nodes: each holds the address of the next. The same count and seed give the same order of nodes
+ * on every machine and wherever the nodes are, but for more than 2^32 of them less than three words apart,
+ * which leave no room: those have an order of their own. The whole span is overwritten on the way, unless
+ * there are offsets. */
 int tlb_cycle_link(const struct tlb_nodes *nodes, uint64_t seed, const struct tlb_poll *poll);
 
-/* Walks from node 0 until it comes back, `limit` steps at most; returns the steps in *steps. */
+/* Walks from node 0 until it comes back, `limit` steps at most; returns the steps in *steps, 0 if it did not
+ * come back or a pointer leaves the span. */
 int tlb_cycle_walk(const struct tlb_nodes *nodes, uint64_t limit, uint64_t *steps,
                    const struct tlb_poll *poll);
 
@@ -129,7 +132,8 @@ struct tlb_kernel {
     const char *const *parameters;                                    /* names, NULL at the end */
     int (*prepare)(struct tlb_run *run, const struct tlb_poll *poll); /* -EINVAL: would leave its bytes */
     void (*access)(struct tlb_run *run, uint64_t accesses);           /* the timed part: memory only */
-    int (*verify)(struct tlb_run *run, uint64_t *found, const struct tlb_poll *poll); /* accesses of a lap */
+    /* Accesses of a lap, as counted: damage is told, never followed. NULL where there is nothing to count. */
+    int (*verify)(struct tlb_run *run, uint64_t *found, const struct tlb_poll *poll);
 };
 
 #define TLB_KERNELS(X) X(chase)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tlbprobe import cpuid, machine
+from tlbprobe import cpuid, facts, hazards, machine
 
 MACHINES = Path(__file__).parent / "machines"
 WHOLE = ("zen4-guest", "intel-bare", "amd-bare", "arm-64k", "container")
@@ -42,7 +42,7 @@ def leaves(body):
 def process_of(name):
     found = sections(name)
     answers = {key: int(text) for key, text in pairs(found.get("process", "")).items()}
-    return machine.Process(**answers, cpuid=leaves(found.get("cpuid", "")))
+    return facts.Process(**answers, cpuid=leaves(found.get("cpuid", "")))
 
 
 def unfold(name, root):
@@ -71,7 +71,7 @@ def machine_tree(tmp_path):
 
 @pytest.fixture
 def host_of(machine_tree):
-    return lambda name: machine.host(machine_tree(name), process_of(name))
+    return lambda name: facts.host(machine_tree(name), process_of(name))
 
 
 # --- low-level readers -----------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_every_fact_has_a_source_and_a_value_or_a_reason(host_of, name):
 
 
 def test_live_host():
-    here = machine.host()
+    here = facts.host()
     assert here["pages.base"] == os.sysconf("SC_PAGESIZE")
     assert len(here) == len(here.facts) == len(set(here))
     assert here["thp.enabled"] == machine.thp_mode()
@@ -322,7 +322,7 @@ def test_host_is_frozen(host_of):
 @pytest.mark.parametrize("name", ALL)
 def test_json_round_trip(host_of, name):
     found = host_of(name)
-    again = machine.Host.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
+    again = facts.Host.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False)))
     assert again == found
     assert again.hazards == found.hazards
 
@@ -330,7 +330,7 @@ def test_json_round_trip(host_of, name):
 @pytest.mark.parametrize("record", [{}, {"facts": 1, "tlb": []}, {"facts": [{"nope": 1}], "tlb": []}])
 def test_a_foreign_record_is_refused(record):
     with pytest.raises(ValueError, match="not a record of a host"):
-        machine.Host.from_dict(record)
+        facts.Host.from_dict(record)
 
 
 PRIVATE = ("UUID", "LABEL", "/dev/", "vg-root", ".slice", "0123", "service/worker", "cloudimg")
@@ -345,7 +345,7 @@ def test_nothing_private_is_recorded(host_of, name):
 
 
 def test_the_host_name_is_not_recorded():
-    assert os.uname().nodename not in {fact.value for fact in machine.host().facts}
+    assert os.uname().nodename not in {fact.value for fact in facts.host().facts}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -360,21 +360,21 @@ def test_text_and_html(host_of, name):
 def test_firmware_text_cannot_break_out(machine_tree):
     root = machine_tree("arm-64k")
     write(root, "sys/class/dmi/id/product_name", "<script>alert(1)</script>\x1b[31m\n")
-    found = machine.host(root)
+    found = facts.host(root)
     assert "<script>" not in found._repr_html_()
     assert "\x1b" not in repr(found)
 
 
 def test_what_is_not_offered_is_not_unreadable(host_of):
     found = host_of("cgroup-v1")  # a tree with next to nothing in it
-    assert found.fact("thp.enabled").reason == machine.NOT_OFFERED
+    assert found.fact("thp.enabled").reason == facts.NOT_OFFERED
     assert not found.fact("thp.enabled").unreadable
 
 
 # --- hazards ---------------------------------------------------------------------------------------------
 
 
-def hazards(found):
+def by_name(found):
     return {hazard.what: hazard for hazard in found.hazards}
 
 
@@ -422,22 +422,22 @@ HAZARDS = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_hazards(host_of, name):
-    assert {what: hazard.severity for what, hazard in hazards(host_of(name)).items()} == HAZARDS[name]
+    assert {what: hazard.severity for what, hazard in by_name(host_of(name)).items()} == HAZARDS[name]
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_hazards_come_worst_first_and_name_real_probes(host_of, name):
     found = host_of(name)
-    order = [machine.SEVERITIES.index(hazard.severity) for hazard in found.hazards]
+    order = [hazards.SEVERITIES.index(hazard.severity) for hazard in found.hazards]
     assert order == sorted(order)
     for hazard in found.hazards:
         assert hazard.probes
-        assert set(hazard.probes) <= set(machine.ALL)
+        assert set(hazard.probes) <= set(hazards.ALL)
         assert hazard in found.hazards_for(hazard.probes[0])
 
 
 def test_commands_are_exact(host_of):
-    intel, amd, here = (hazards(host_of(name)) for name in ("intel-bare", "amd-bare", "zen4-guest"))
+    intel, amd, here = (by_name(host_of(name)) for name in ("intel-bare", "amd-bare", "zen4-guest"))
     thp = "/sys/kernel/mm/transparent_hugepage"
     assert intel["default pages are huge"].command == f"echo madvise | sudo tee {thp}/enabled"
     assert intel["turbo"].command == "echo 1 | sudo tee /sys/devices/system/cpu/intel_pstate/no_turbo"
@@ -460,13 +460,13 @@ def test_the_size_s_own_mode_wins(machine_tree):
     root = machine_tree("zen4-guest")
     own = f"{machine.THP}/hugepages-2048kB/enabled"
     write(root, own, "[always] inherit madvise never\n")
-    hazard = hazards(machine.host(root, process_of("zen4-guest")))["default pages are huge"]
+    hazard = by_name(facts.host(root, process_of("zen4-guest")))["default pages are huge"]
     assert hazard.command == f"echo madvise | sudo tee /{own}"
 
 
 def test_advised_only_processes_have_no_huge_default(machine_tree):
     root = machine_tree("intel-bare")
-    assert "default pages are huge" not in hazards(machine.host(root, machine.Process(thp_disabled=3)))
+    assert "default pages are huge" not in by_name(facts.host(root, facts.Process(thp_disabled=3)))
 
 
 def test_what_cannot_be_read_is_an_unknown_hazard(machine_tree):
@@ -474,7 +474,7 @@ def test_what_cannot_be_read_is_an_unknown_hazard(machine_tree):
     file = root / machine.THP / "enabled"
     file.unlink()
     file.mkdir()  # reading a directory fails for root too
-    hazard = hazards(machine.host(root, process_of("intel-bare")))["default pages are huge"]
+    hazard = by_name(facts.host(root, process_of("intel-bare")))["default pages are huge"]
     assert hazard.severity == "unknown"
     assert "is a directory" in hazard.effect
 
@@ -483,32 +483,32 @@ def test_a_kernel_without_the_feature_has_no_hazard(machine_tree):
     root = machine_tree("intel-bare")
     shutil.rmtree(root / machine.THP)
     (root / "sys/kernel/mm/ksm/run").unlink()
-    found = hazards(machine.host(root, process_of("intel-bare")))
+    found = by_name(facts.host(root, process_of("intel-bare")))
     assert not {"default pages are huge", "khugepaged", "page merging (KSM)"} & set(found)
 
 
 def test_a_machine_that_shows_nothing_has_only_unknown_hazards(tmp_path):
-    found = machine.host(tmp_path)
+    found = facts.host(tmp_path)
     assert {hazard.severity for hazard in found.hazards} == {"unknown"}
-    assert "default pages are huge" in hazards(found)
+    assert "default pages are huge" in by_name(found)
 
 
 def test_hybrid_cores(machine_tree):
     root = machine_tree("intel-bare")
     write(root, "sys/devices/cpu_atom/cpus", "8-15\n")
-    assert "two kinds of core" in hazards(machine.host(root))
+    assert "two kinds of core" in by_name(facts.host(root))
     big_little = machine_tree("arm-64k")
     write(big_little, "sys/devices/system/cpu/cpu1/cpu_capacity", "446\n")
-    assert machine.host(big_little)["cpu.hybrid"] is True
+    assert facts.host(big_little)["cpu.hybrid"] is True
 
 
 def test_page_table_isolation_without_pcid(machine_tree):
     root = machine_tree("container")
     write(root, "sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI\n")
-    assert hazards(machine.host(root))["page-table isolation"].severity == "low"
+    assert by_name(facts.host(root))["page-table isolation"].severity == "low"
     info = root / "proc/cpuinfo"
     info.write_text(info.read_text().replace(" pcid ", " "))
-    assert hazards(machine.host(root))["page-table isolation"].severity == "medium"
+    assert by_name(facts.host(root))["page-table isolation"].severity == "medium"
 
 
 # --- broken trees ----------------------------------------------------------------------------------------
@@ -540,7 +540,7 @@ def test_every_file_spoilt(machine_tree, how):
     files = [file for file in root.rglob("*") if file.is_file()]
     for file in files:
         spoil(file, how)
-    found = machine.host(root)
+    found = facts.host(root)
     json.dumps(found.to_dict(), allow_nan=False)
     assert repr(found)
     assert machine.memory_limits(root) == []
@@ -553,7 +553,7 @@ def test_every_file_spoilt(machine_tree, how):
 
 
 def test_no_root_at_all(tmp_path):
-    found = machine.host(tmp_path / "nowhere")
+    found = facts.host(tmp_path / "nowhere")
     assert found["thp.enabled"] is None
     assert found.fact("thp.enabled").reason == "/sys is not mounted"
     assert found.fact("thp.enabled").unreadable
@@ -565,7 +565,7 @@ def test_unreadable_files(machine_tree):
     file.chmod(0)
     if os.access(file, os.R_OK):
         pytest.skip("root reads everything")
-    assert machine.host(root).fact("thp.enabled").reason == "permission denied"
+    assert facts.host(root).fact("thp.enabled").reason == "permission denied"
 
 
 ABSURD = st.one_of(
@@ -592,8 +592,8 @@ def test_host_never_raises(fuzzed_tree, data):
         for file in spoilt:
             cut = data.draw(st.integers(0, len(files[file])))
             file.write_bytes(files[file][:cut] + data.draw(ABSURD))
-        found = machine.host(root)
-        assert machine.Host.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
+        found = facts.host(root)
+        assert facts.Host.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
         assert repr(found)
         assert found._repr_html_()
         machine.memory_limits(root)

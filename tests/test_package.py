@@ -11,11 +11,13 @@ import tlbprobe as tp
 
 # Lower layers may not import higher ones; within a layer, order does not matter to a reader.
 LAYERS = [
-    {"_core", "units", "cpuid", "machine", "pages", "analysis", "events", "model"},
+    {"_core", "units", "cpuid", "machine", "hazards", "facts", "pages", "analysis", "events", "model"},
+    {"advice"},
     {"measurement"},
     {"timing"},
     {"probes"},
-    {"sweeps", "hierarchy", "program"},
+    {"effective", "sweeps", "hierarchy", "program"},
+    {"curves"},
     {"plot"},
     {"cli"},
     {"__main__"},

@@ -6,11 +6,12 @@ under a page policy, ``page_policies`` lists those there are, ``load`` reads sav
 
 from typing import Any
 
-from .machine import Host, host
+from .curves import Curve, curve
+from .facts import Host, host
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
 from .probes import PROBES, chase, translation
-from .sweeps import Curve, Refusal, Sweep, curve, sizes, sweep
+from .sweeps import Refusal, Sweep, sizes, sweep
 
 __all__ = [
     "PROBES",

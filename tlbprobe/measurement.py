@@ -7,17 +7,18 @@ Format version 1: first.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import html
+import io
 import json
 import os
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,12 @@ if TYPE_CHECKING:
 FORMAT = "tlbprobe"
 FORMAT_VERSION = 1
 
+StrPath = str | os.PathLike[str]
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float] | None
+Put = Callable[[str, Array], None]  # puts an array into a file, under a name
+Get = Callable[[str], Array]  # gets it back
 
 
 @functools.cache
@@ -43,36 +49,72 @@ def package_version() -> str:
     return version("tlbprobe")
 
 
-Floats = npt.NDArray[np.float64]
-
-
-# --- files -----------------------------------------------------------------------------------------------
-
-
-class Result(Protocol):
-    """What can be saved: plain values for the header, arrays put aside under a name."""
-
-    kind: ClassVar[str]
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-
-
-Put = Callable[[str, npt.NDArray[Any]], None]
-Get = Callable[[str], npt.NDArray[Any]]
-R = TypeVar("R", bound=Result)
+# --- what all results can do -----------------------------------------------------------------------------
 
 KINDS: dict[str, type[Result]] = {}
 
 
-def saved_kind(cls: type[R]) -> type[R]:
-    """Register a class of results for `load`."""
-    KINDS[cls.kind] = cls
-    return cls
+class Result(ABC):
+    """What can be read, shown in a notebook, and saved; every class of results registers for `load`."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            KINDS[cls.kind] = cls
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What was measured, in a few words."""
+
+    @abstractmethod
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What a reader wants to know: names and texts."""
+
+    @abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """Every figure as a plain value, without the raw slices; what is missing is ``None``."""
+
+    @abstractmethod
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values; each array goes to `put`."""
+
+    @classmethod
+    @abstractmethod
+    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+        """Read back what `to_parts` wrote."""
+
+    def save(self, path: StrPath) -> None:
+        """Write it to a file that `load` reads; it holds no host name, user name or path."""
+        arrays: dict[str, Array] = {}
+        data = self.to_parts(arrays.__setitem__)
+        header = {"format": FORMAT, "version": FORMAT_VERSION, "kind": self.kind, "data": data}
+        text = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, header=text, **arrays)
+
+    def __str__(self) -> str:
+        return "\n".join((self.title, *(f"  {name}: {text}" for name, text in self.rows())))
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title, self.rows())
+
+
+def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Write a small table for a notebook."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+        for name, text in rows
+    )
+    return f"<table><caption style='text-align:left'><b>{html.escape(title)}</b></caption>{cells}</table>"
+
+
+# --- files -----------------------------------------------------------------------------------------------
 
 
 def below(prefix: str, put: Put) -> Put:
@@ -85,43 +127,48 @@ def from_below(prefix: str, get: Get) -> Get:
     return lambda name: get(f"{prefix}/{name}")
 
 
-def check_writable(path: str | os.PathLike[str]) -> Path:
-    """Return the path of an output file; an OSError now is better than one after the measurement."""
-    target = Path(path)
-    if target.is_dir():
-        raise IsADirectoryError(f"{str(target)!r} is a folder: name a file in it")
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tlbprobe-"):
-        return target
-
-
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file beside its target and move it there when it is whole: nothing is lost half-way."""
-    target = check_writable(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tlbprobe-", suffix=target.suffix)
-    os.close(handle)
-    temporary = Path(name)
+def _beside(path: StrPath) -> Iterator[tuple[Path, Path]]:
+    """An output file, and an empty temporary one in its folder; errors name the path that was asked for."""
+    target = Path(os.path.realpath(path))  # a link stays a link
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder: name a file in it", os.fspath(path))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "it is a device or a pipe: name an ordinary file", os.fspath(path))
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "it is write-protected", os.fspath(path))
+    temporary = target.with_name(f".tlbprobe-{os.urandom(8).hex()}{target.suffix}")
     try:
-        yield temporary
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # as any other new file; mkstemp makes private ones
-        temporary.replace(target)
+        temporary.touch(exist_ok=False)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    try:
+        yield target, temporary
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def save(result: Result, path: str | os.PathLike[str]) -> None:
-    """Write a result to a file; it holds no host name, user name or path."""
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    data = result.to_parts(arrays.__setitem__)
-    header = {"format": FORMAT, "version": FORMAT_VERSION, "kind": result.kind, "data": data}
-    text = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, header=text, **arrays)
+def check_writable(path: StrPath) -> None:
+    """Raise the OSError that writing an output file would end with, before anything is measured for it."""
+    with _beside(path):
+        pass
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+@contextlib.contextmanager
+def replacing(path: StrPath) -> Iterator[Path]:
+    """Write a file beside its target and move it there when it is whole: nothing is lost half-way."""
+    with _beside(path) as (target, temporary):
+        yield temporary
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+
+
+class FileFormatError(ValueError):
+    """A file that is not ours, is damaged, or was written by a newer version than this one."""
+
+
+def load(path: StrPath) -> Any:
     """Read a result of any kind from a file.
 
     Parameters
@@ -140,43 +187,39 @@ def load(path: str | os.PathLike[str]) -> Any:
     ValueError
         If it is not one of ours, is damaged, or was written by a newer version.
     """
-    with Path(path).open("rb") as file:
-        try:
-            with np.load(file, allow_pickle=False) as arrays:
-                return _decode(arrays)
-        except NewerFileError:
-            raise
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            EOFError,
-            OSError,
-            AttributeError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as error:
-            raise ValueError(f"{os.fspath(path)!r} is not a whole tlbprobe file: {error}") from error
+    content = Path(path).read_bytes()
+    try:
+        return _decode(content)
+    except FileFormatError as error:
+        raise FileFormatError(f"{os.fspath(path)!r} {error}") from None
+    except Exception as error:  # there is no end to what damage looks like
+        message = f"{os.fspath(path)!r} is damaged, not a whole tlbprobe file: {error}"
+        raise FileFormatError(message) from error
 
 
-class NewerFileError(ValueError):
-    """The file was written by a newer version than this one."""
+def _decode(content: bytes) -> Result:
+    if not content.startswith(b"PK\3\4"):
+        raise FileFormatError("is no tlbprobe file: those are what --out and .save() write")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        header = _header(arrays)
+        if header["version"] > FORMAT_VERSION or header["kind"] not in KINDS:
+            raise FileFormatError(
+                f"has format version {header['version']} and kind {header['kind']!r}; tlbprobe "
+                f"{package_version()} reads up to version {FORMAT_VERSION} of {', '.join(sorted(KINDS))}: "
+                "a newer tlbprobe reads it"
+            )
+        return KINDS[header["kind"]].from_parts(header["data"], arrays.__getitem__)
 
 
-def _decode(arrays: Mapping[str, npt.NDArray[Any]]) -> Result:
-    header = json.loads(arrays["header"].tobytes())
-    if header["format"] != FORMAT:
-        raise ValueError(f"its format is {header['format']!r}")
-    if header["version"] > FORMAT_VERSION or header["kind"] not in KINDS:
-        raise NewerFileError(
-            f"this file has format version {header['version']} and kind {header['kind']!r}; tlbprobe "
-            f"{package_version()} reads up to version {FORMAT_VERSION} of {', '.join(sorted(KINDS))}: "
-            "a newer one reads it"
-        )
-    return KINDS[header["kind"]].from_parts(header["data"], arrays.__getitem__)
+def _header(arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """The header, if the file says that it is ours."""
+    header = json.loads(arrays["header"].tobytes()) if "header" in arrays else None
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise FileFormatError("is no tlbprobe file, but another kind of archive")
+    return header
 
 
-def frozen(array: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def frozen(array: npt.ArrayLike, dtype: npt.DTypeLike) -> Array:
     """Return a read-only copy."""
     copy = np.array(array, dtype)
     copy.flags.writeable = False
@@ -186,9 +229,8 @@ def frozen(array: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 # --- one measurement -------------------------------------------------------------------------------------
 
 
-@saved_kind
 @dataclass(frozen=True, eq=False, repr=False)
-class Measurement:
+class Measurement(Result):
     """One measured point: raw slices, robust estimates, proof, and what was true of the machine.
 
     Attributes
@@ -222,9 +264,12 @@ class Measurement:
         Why each other counter that was asked for is missing.
     warnings : tuple of str
         What a reader must know.
+    low_quantile : float
+        Level of `low`.
     """
 
     kind: ClassVar[str] = "measurement"
+    low_quantile: ClassVar[float] = analysis.LOW_QUANTILE
 
     probe: str
     ns: Floats
@@ -241,12 +286,20 @@ class Measurement:
     counters: dict[str, Floats] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    low_quantile: float = analysis.LOW_QUANTILE
 
     def __post_init__(self) -> None:
-        arrays = {"ns": frozen(self.ns, np.float64), "disturbed": frozen(self.disturbed, np.bool_)}
-        counters = {name: frozen(values, np.float64) for name, values in self.counters.items()}
-        for name, value in (*arrays.items(), ("counters", counters)):
+        clean = {
+            "ns": frozen(self.ns, np.float64),
+            "disturbed": frozen(self.disturbed, np.bool_),
+            "counters": {name: frozen(values, np.float64) for name, values in self.counters.items()},
+            # A caller's np.float32 is as good as a float, but JSON knows none.
+            "params": {
+                name: value.item() if isinstance(value, np.generic) else value
+                for name, value in self.params.items()
+            },
+            "warnings": tuple(self.warnings),
+        }
+        for name, value in clean.items():
             object.__setattr__(self, name, value)
 
     @functools.cached_property
@@ -274,10 +327,6 @@ class Measurement:
         """Core cycles per access by `low`; ``None`` where the core clock is not known."""
         return None if self.core_ghz is None else self.low * self.core_ghz
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file that `load` reads."""
-        save(self, path)
-
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the slices over time, with the estimates; returns the Axes."""
         from . import plot
@@ -290,7 +339,7 @@ class Measurement:
             "probe": self.probe,
             "low_ns": self.low,
             "low_quantile": self.low_quantile,
-            "interval_ns": self.interval,
+            "interval_ns": self.interval and list(self.interval),
             "median_ns": self.median,
             "mean_ns": self.mean,
             "cycles": self.cycles,
@@ -309,16 +358,14 @@ class Measurement:
             "version": self.version,
         }
 
-    def __repr__(self) -> str:
-        return "\n".join((f"<{self.title}", *(f"  {name}: {text}" for name, text in self._rows()))) + ">"
-
     @property
     def title(self) -> str:
         """What was measured, in a few words."""
         where = f" of {format_size(self.params['bytes'])}" if "bytes" in self.params else ""
         return f"{self.probe}{where} on {self.backing.asked!r} pages"
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What a reader wants to know: names and texts."""
         cycles = f", {self.cycles:.1f} cycles at {self.core_ghz:.2f} GHz" if self.cycles else ""
         yield "low", f"{format_ns(self.low)} per access ({format_interval(self.interval)}){cycles}"
         yield "median, mean", f"{format_ns(self.median)}, {format_ns(self.mean)}"
@@ -331,37 +378,32 @@ class Measurement:
         for warning in self.warnings:
             yield "warning", warning
 
-    def _repr_html_(self) -> str:
-        return html_table(self.title, self._rows())
-
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
-        parts = {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__}
-        put("ns", parts.pop("ns"))
-        put("disturbed", parts.pop("disturbed"))
+        put("ns", self.ns)
+        put("disturbed", self.disturbed)
         for name, values in self.counters.items():
             put(f"counters/{name}", values)
-        return {**parts, "backing": self.backing.to_dict(), "counters": list(self.counters)}
+        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ARRAYS}
+        return {**plain, "backing": self.backing.to_dict(), "counters": list(self.counters)}
 
     @classmethod
     def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
         """Read back what `to_parts` wrote."""
-        read = {
-            "ns": get("ns"),
-            "disturbed": get("disturbed"),
-            "counters": {name: get(f"counters/{name}") for name in parts["counters"]},
-            "backing": Backing.from_dict(parts["backing"]),
-            "warnings": tuple(parts["warnings"]),
-        }
-        return cls(**{**parts, **read})
+        read = {name: get(name) for name in ARRAYS}
+        plain = {one.name: parts[one.name] for one in fields(cls) if one.name not in ARRAYS}
+        counters = {name: get(f"counters/{name}") for name in parts["counters"]}
+        return cls(**{**plain, **read, "backing": Backing.from_dict(parts["backing"]), "counters": counters})
+
+
+ARRAYS = ("ns", "disturbed")  # fields of a Measurement that are saved as arrays
 
 
 # --- two that took turns ---------------------------------------------------------------------------------
 
 
-@saved_kind
 @dataclass(frozen=True, eq=False, repr=False)
-class Translation:
+class Translation(Result):
     """What translation adds to a dependent access: spread nodes against packed ones.
 
     Attributes
@@ -409,22 +451,18 @@ class Translation:
         """What a reader must know, of both."""
         return tuple(dict.fromkeys(self.spread.warnings + self.packed.warnings))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file that `load` reads."""
-        save(self, path)
-
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the slices of both over time; returns the Axes."""
         from . import plot
 
-        return plot.slices(self.packed, plot.slices(self.spread, ax))
+        return plot.translation(self, ax)
 
     def summary(self) -> dict[str, Any]:
         """Every figure as a plain value, without the raw slices."""
         return {
             "probe": "translation",
             "cost_ns": self.cost,
-            "interval_ns": self.interval,
+            "interval_ns": self.interval and list(self.interval),
             "spread": self.spread.summary(),
             "packed": self.packed.summary(),
         }
@@ -437,7 +475,8 @@ class Translation:
             f"translation over {format_size(self.params['bytes'])} ({pages}) on {self.backing.asked!r} pages"
         )
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What a reader wants to know: names and texts."""
         yield "cost", f"{format_ns(self.cost)} per access ({format_interval(self.interval)})"
         for name, run in (("spread", self.spread), ("packed", self.packed)):
             yield (
@@ -447,12 +486,6 @@ class Translation:
         yield "backing", str(self.backing)
         for warning in self.warnings:
             yield "warning", warning
-
-    def __repr__(self) -> str:
-        return "\n".join((f"<{self.title}", *(f"  {name}: {text}" for name, text in self._rows()))) + ">"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.title, self._rows())
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
@@ -471,23 +504,18 @@ class Translation:
 # --- words -----------------------------------------------------------------------------------------------
 
 
+def format_number(ns: float) -> str:
+    """Nanoseconds with the digits that mean something, and no minus before a zero."""
+    return f"{ns:z.2f}" if abs(ns) < 100 else f"{ns:.1f}" if abs(ns) < 1000 else f"{ns:.0f}"
+
+
 def format_ns(ns: float) -> str:
-    """Nanoseconds with the digits that mean something."""
-    return f"{ns:.2f} ns" if abs(ns) < 100 else f"{ns:.1f} ns"
+    """Nanoseconds with their unit."""
+    return f"{format_number(ns)} ns"
 
 
 def format_interval(interval: Interval) -> str:
     """Write an interval, or say that there is none."""
     if interval is None:
         return "too few slices for an interval"
-    return f"{interval[0]:.2f} to {interval[1]:.2f}"
-
-
-def html_table(title: str, rows: Iterator[tuple[str, str]]) -> str:
-    """Write a small table for a notebook."""
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-        for name, text in rows
-    )
-    return f"<table><caption style='text-align:left'><b>{html.escape(title)}</b></caption>{cells}</table>"
+    return f"95 %: {format_number(interval[0])} to {format_number(interval[1])}"

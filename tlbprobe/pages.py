@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,11 @@ Kind = Literal["base", "default", "thp", "mthp", "collapse", "hugetlb"]
 Proof = Literal["proved", "consistent", "unknown"]
 
 THP = "/sys/kernel/mm/transparent_hugepage"
+HUGETLB = "/sys/kernel/mm/hugepages"
 # Bytes that a region leaves to the rest of the system, whatever the kernel says is available.
 MARGIN = 64 << 20
+# Bytes of address space that a region leaves to the interpreter.
+ADDRESS_MARGIN = 16 << 20
 # By <linux/mman.h>, the same on every architecture that we run on; the mmap module may lack them.
 MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", 14)
 MADV_NOHUGEPAGE = getattr(mmap, "MADV_NOHUGEPAGE", 15)
@@ -77,31 +80,51 @@ def _thp_policies(root: machine.Root) -> Iterator[PagePolicy]:
     pmd = machine.pmd_size(root)
     if pmd is None:
         return
-    blocked = _disabled_reason()
-    for size, mode in machine.mthp_modes(root).items():
-        if machine.base_page_size() < size < pmd:
-            name = f"thp-{page_suffix(size)}"
-            yield _thp_policy(root, name, "mthp", size, mode, blocked)
-    yield _thp_policy(root, "thp", "thp", pmd, machine.mthp_modes(root).get(pmd, "inherit"), blocked)
-    yield PagePolicy("collapse", "collapse", pmd, not blocked, blocked)
+    for size, (mode, path) in _thp_modes(root).items():
+        name, kind = (f"thp-{page_suffix(size)}", "mthp") if size < pmd else ("thp", "thp")
+        yield _thp_policy(name, cast(Kind, kind), size, mode, path)
+    yield _thp_policy("collapse", "collapse", pmd, "always", "")  # whatever the mode
 
 
-def _disabled_reason() -> str:
+def _thp_modes(root: machine.Root = "/") -> dict[int, tuple[str, str]]:
+    """Mode in force of each transparent huge page size, and the file that sets it."""
+    pmd = machine.pmd_size(root)
+    if pmd is None:
+        return {}
+    modes = {pmd: "inherit", **machine.mthp_modes(root)}
+    inherited = machine.thp_mode(root) or "never"
+    return {
+        size: (inherited, f"{THP}/enabled")
+        if mode == "inherit"
+        else (mode, f"{THP}/hugepages-{size >> 10}kB/enabled")
+        for size, mode in sorted(modes.items())
+        if machine.base_page_size() < size <= pmd
+    }
+
+
+def _thp_policy(name: str, kind: Kind, size: int, mode: str, path: str) -> PagePolicy:
     if machine.thp_disabled() == 1:
-        return "transparent huge pages are disabled for this process (prctl PR_SET_THP_DISABLE, inherited)"
-    return ""
-
-
-def _thp_policy(root: machine.Root, name: str, kind: Kind, size: int, mode: str, blocked: str) -> PagePolicy:
-    if blocked:
-        return PagePolicy(name, kind, size, False, blocked, "start it from a process without this setting")
-    path = f"{THP}/hugepages-{size >> 10}kB/enabled"
-    if mode == "inherit":
-        path, mode = f"{THP}/enabled", machine.thp_mode(root) or "never"
+        reason = "transparent huge pages are disabled for this process (prctl PR_SET_THP_DISABLE, inherited)"
+        return PagePolicy(name, kind, size, False, reason, "start it from a process without this setting")
     if mode == "never":
         command = f"echo madvise | sudo tee {path}"
         return PagePolicy(name, kind, size, False, f"{path} is 'never'", command)
     return PagePolicy(name, kind, size)
+
+
+def _possible_sizes(policy: PagePolicy) -> list[int]:
+    """Page sizes below the PMD size that the kernel may give to a policy, the base page first."""
+    enabled = {
+        "base": (),
+        "default": ("always",),
+        "collapse": ("always",),
+        "thp": ("always", "madvise"),
+        "mthp": ("always", "madvise"),
+        "hugetlb": (),
+    }[policy.kind]
+    below = policy.page_size or machine.pmd_size() or 0
+    sizes = [size for size, (mode, _) in _thp_modes().items() if mode in enabled and size <= below]
+    return [machine.base_page_size(), *(size for size in sizes if size != machine.pmd_size())]
 
 
 def _hugetlb_policies(root: machine.Root) -> Iterator[PagePolicy]:
@@ -113,7 +136,7 @@ def _hugetlb_policies(root: machine.Root) -> Iterator[PagePolicy]:
         else:
             pages = f"{pool.total} pages of {format_size(size)} reserved, none free"
             command = (
-                f"echo N | sudo tee /sys/kernel/mm/hugepages/hugepages-{size >> 10}kB/nr_hugepages "
+                f"echo N | sudo tee {HUGETLB}/hugepages-{size >> 10}kB/nr_hugepages "
                 f"(N pages of {format_size(size)})"
             )
             yield PagePolicy(name, "hugetlb", size, False, pages, command)
@@ -147,6 +170,7 @@ class Need:
     needed: int  # bytes
     available: int  # bytes
     fixed: int = 0  # bytes of those needed that do not grow with the size
+    remedy: str = ""  # the command that would raise it
 
     def fitting(self, mapped: int) -> int:
         """Bytes that could be mapped instead of `mapped`."""
@@ -154,12 +178,11 @@ class Need:
 
 
 def page_table_bytes(mapped: int) -> int:
-    """Bytes of page tables of ordinary memory: eight a base page, kept in reserve below huge pages too."""
-    base = machine.base_page_size()
-    return -(-mapped // base) * 8 + 3 * base
+    """Bytes of the lowest page tables: eight a base page, kept in reserve below huge pages too."""
+    return -(-mapped // machine.base_page_size()) * 8
 
 
-def budget(mapped: int, policy: PagePolicy, scratch: int = 0) -> list[Need]:
+def budget(mapped: int, policy: PagePolicy, scratch: int = 0, root: machine.Root = "/") -> list[Need]:
     """What mapping and populating would take from each limited resource.
 
     Parameters
@@ -170,62 +193,88 @@ def budget(mapped: int, policy: PagePolicy, scratch: int = 0) -> list[Need]:
         Where they come from.
     scratch : int
         Bytes of ordinary memory needed beside them.
+    root : path
+        Where /proc and /sys are read.
 
     Returns
     -------
     list of Need
         MemAvailable, every control group limit above this process, the hugetlb pool, RLIMIT_AS.
     """
+    base = machine.base_page_size()
     huge = policy.kind == "hugetlb"
-    ordinary = 0 if huge else mapped + page_table_bytes(mapped)
-    margins = 0 if huge else _alignment(policy) + 2 * machine.base_page_size()
+    tables = page_table_bytes(mapped) if _has_lowest_tables(policy) else 0
+    collapsing = policy.page_size or 0 if policy.kind == "collapse" else 0  # the new page beside the old
+    fixed = scratch + MARGIN + 3 * base + collapsing  # a table of each upper level
+    margins = 0 if huge else _alignment(policy) + 2 * base
     return [
-        *_ordinary_needs(ordinary, scratch + MARGIN),
-        *(_hugetlb_needs(mapped, policy) if huge else ()),
-        *_address_needs(mapped, scratch + margins),
-        *_map_needs(mapped, policy),
+        *_ordinary_needs((0 if huge else mapped) + tables, fixed, root),
+        *(_hugetlb_needs(mapped, policy, fixed + tables, root) if huge else ()),
+        *_address_needs(mapped, scratch + margins + ADDRESS_MARGIN),
+        *_map_needs(mapped, policy, root),
     ]
 
 
-def _ordinary_needs(growing: int, fixed: int) -> Iterator[Need]:
+def _has_lowest_tables(policy: PagePolicy) -> bool:
+    """All but hugetlb pages of at least PMD size: one table, a page of 8-byte entries, covers that."""
+    base = machine.base_page_size()
+    return policy.kind != "hugetlb" or (policy.page_size or base) < base // 8 * base
+
+
+def _ordinary_needs(growing: int, fixed: int, root: machine.Root) -> Iterator[Need]:
     needed = growing + fixed
-    available = machine.memory_available()
+    available = machine.memory_available(root)
     if available is not None:
         yield Need("MemAvailable of /proc/meminfo", needed, available, fixed)
-    for limit in machine.memory_limits():
+    for limit in machine.memory_limits(root):
         if limit.kind == "memory":
             yield Need(f"control group limit {limit.source}", needed, limit.headroom, fixed)
 
 
-def _hugetlb_needs(mapped: int, policy: PagePolicy) -> Iterator[Need]:
+def _hugetlb_needs(mapped: int, policy: PagePolicy, beside: int, root: machine.Root) -> Iterator[Need]:
     size = policy.page_size or 1
-    pool = machine.hugetlb_pools().get(size)
+    pool = machine.hugetlb_pools(root).get(size)
     if pool:
-        spare = max(0, pool.overcommit - pool.surplus)
-        yield Need(f"hugetlb pool of {format_size(size)} pages", mapped, (pool.available + spare) * size)
-    for limit in machine.memory_limits():
+        available = pool.available + _surplus_pages(pool, beside, root)
+        pages = pool.total + mapped // size - pool.available
+        remedy = f"echo {pages} | sudo tee {HUGETLB}/hugepages-{size >> 10}kB/nr_hugepages"
+        name = f"hugetlb pool of {format_size(size)} pages"
+        yield Need(name, mapped, available * size, remedy=remedy)
+    for limit in machine.memory_limits(root):
         if limit.kind == "hugetlb" and limit.page_size == size:
             yield Need(f"control group limit {limit.source}", mapped, limit.headroom)
+
+
+def _surplus_pages(pool: machine.HugetlbPool, beside: int, root: machine.Root) -> int:
+    """Pages that the pool may grow by: they come out of ordinary memory."""
+    allowed = max(0, pool.overcommit - pool.surplus)
+    free = machine.memory_available(root)
+    return allowed if free is None else min(allowed, max(0, free - beside) // pool.page_size)
 
 
 def _address_needs(growing: int, fixed: int) -> Iterator[Need]:
     left = machine.address_space_limit()
     if left is not None:
-        yield Need("address space limit (RLIMIT_AS, ulimit -v)", growing + fixed, left, fixed)
+        name = "address space limit (RLIMIT_AS, ulimit -v)"
+        yield Need(name, growing + fixed, left, fixed, "ulimit -v unlimited")
 
 
-def _map_needs(mapped: int, policy: PagePolicy) -> Iterator[Need]:
+def _map_needs(mapped: int, policy: PagePolicy, root: machine.Root) -> Iterator[Need]:
     piece = _piece(policy)
-    most = machine.max_map_count()
+    most = machine.max_map_count(root)
     if piece and most:
-        used = Path("/proc/self/maps").read_bytes().count(b"\n")
+        used = Path(root, "proc/self/maps").read_bytes().count(b"\n")
         left = max(0, most - used - 64)
-        yield Need(f"mappings of {format_size(piece)} each (sysctl vm.max_map_count)", mapped, left * piece)
+        remedy = f"sudo sysctl vm.max_map_count={used + 64 + -(-mapped // piece)}"
+        name = f"mappings of {format_size(piece)} each (sysctl vm.max_map_count)"
+        yield Need(name, mapped, left * piece, remedy=remedy)
 
 
-def check_budget(mapped: int, policy: PagePolicy, what: str, scratch: int = 0) -> None:
+def check_budget(
+    mapped: int, policy: PagePolicy, what: str, scratch: int = 0, root: machine.Root = "/"
+) -> None:
     """Raise a MemoryError with the figures if it would not fit, before anything is mapped."""
-    short = [need for need in budget(mapped, policy, scratch) if need.needed > need.available]
+    short = [need for need in budget(mapped, policy, scratch, root) if need.needed > need.available]
     if not short:
         return
     page = policy.page_size or machine.base_page_size()
@@ -233,10 +282,13 @@ def check_budget(mapped: int, policy: PagePolicy, what: str, scratch: int = 0) -
         worst, fits = short[0], 0
     else:
         worst = min(short, key=lambda need: need.fitting(mapped))
-        fits = worst.fitting(mapped) // page * page
+        fits = worst.fitting(mapped)
+        # What is left of memory moves between two calls, so name a size that will still fit: leading bits.
+        unit = max(page, 1 << fits.bit_length() >> 7) if worst.fixed else page
+        fits = fits // unit * unit
     advice = f"the largest size that would fit is {format_size(fits)}" if fits else "no size would fit"
-    if policy.command and not policy.offered:
-        advice += f"; to offer it: {policy.command}"
+    if worst.remedy:
+        advice += f"; to make room: {worst.remedy}"
     raise MemoryError(
         f"{what} needs {approximate_size(worst.needed)} (everything included) of: {worst.resource}, "
         f"which has {approximate_size(worst.available)} left; {advice}"
@@ -252,10 +304,8 @@ def _piece(policy: PagePolicy) -> int:
     """Bytes that the mapping is split into, so that no larger page that is enabled fits; 0: whole."""
     if policy.kind != "mthp" or policy.page_size is None:
         return 0
-    larger = [
-        p.page_size for p in _thp_policies("/") if p.kind in ("thp", "mthp") and p.offered and p.page_size
-    ]
-    return min((size for size in larger if size > policy.page_size), default=0) // 2
+    enabled = [size for size, (mode, _) in _thp_modes().items() if mode != "never"]
+    return min((size for size in enabled if size > policy.page_size), default=0) // 2
 
 
 def round_up(size: int, unit: int) -> int:
@@ -303,6 +353,9 @@ class BackingError(RuntimeError):
         self.asked = asked
         self.found = found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.asked, self.found), self.__dict__  # to reach another process
+
 
 @dataclass(frozen=True)
 class Scan:
@@ -321,7 +374,9 @@ class Scan:
         return self.present == self.size and self.zero == 0 and self.swapped == 0
 
 
-def judge(policy: PagePolicy, scan: Scan | None, granule: int | None, huge_size: int | None) -> Backing:
+def judge(
+    policy: PagePolicy, scan: Scan | None, granule: int | None, huge_size: int | None, counted: bool = False
+) -> Backing:
     """Decide what backs a range, from what was scanned and counted: a pure function.
 
     Parameters
@@ -331,10 +386,11 @@ def judge(policy: PagePolicy, scan: Scan | None, granule: int | None, huge_size:
     scan : Scan or None
         What the page table holds; ``None`` where nothing tells.
     granule : int or None
-        Bytes that one fault populated where that was counted and even: the size of pages below PMD size.
-        ``None`` where it is not known.
+        Size of the pages below PMD size, in bytes; ``None`` where it is not known.
     huge_size : int or None
         Bytes of one page that the scan calls huge.
+    counted : bool
+        Whether several sizes were possible, and `granule` is what the number of faults says.
     """
     if scan is None:
         return Backing(policy.name, None, {}, "unknown", "none", "neither PAGEMAP_SCAN nor smaps can be read")
@@ -345,8 +401,7 @@ def judge(policy: PagePolicy, scan: Scan | None, granule: int | None, huge_size:
     if small > 0 and granule:
         shares[granule] = small / scan.size
     known = scan.whole and round(sum(shares.values()), 12) == 1.0
-    counted = small > 0 and granule != machine.base_page_size()
-    proof: Proof = "consistent" if counted else "proved"
+    proof: Proof = "consistent" if small > 0 and counted else "proved"
     note = "" if known else _what_is_odd(scan, granule)
     size = next(iter(shares)) if known and len(shares) == 1 else None
     return Backing(policy.name, size, shares, proof if known else "unknown", scan.method, note)
@@ -440,6 +495,8 @@ class Region(_core.Mapping):
         strict: bool = True,
         touch: Literal["random", "sequential"] = "random",
     ) -> None:
+        if not self.closed:
+            raise RuntimeError("this Region is mapped already: create another one")
         self.size = parse_size(size)
         self.policy = find_policy(pages)
         self.strict = strict
@@ -447,6 +504,7 @@ class Region(_core.Mapping):
         self.setup: dict[str, float] = {}
         self.faults: int | None = None
         self._granule: int | None = None
+        self._possible = _possible_sizes(self.policy)
         if touch not in ("random", "sequential"):
             raise ValueError(f"touch={touch!r} must be 'random' or 'sequential'")
         what = f"Region(size={format_size(self.size)!r}, pages={self.pages!r})"
@@ -496,8 +554,8 @@ class Region(_core.Mapping):
         except OSError as error:
             if error.errno in (errno.ENOMEM, errno.EFAULT):
                 raise MemoryError(
-                    f"{what}: the kernel ran out of pages while mapping or populating "
-                    f"({error.strerror}); a control group or another process may have taken them"
+                    f"{what}: the kernel refused while mapping or populating ({error.strerror}); a limit "
+                    "(ulimit -d, sysctl vm.overcommit_memory), a control group or another process may be why"
                 ) from error
             error.add_note(f"{what} was refused by the kernel")
             raise
@@ -518,17 +576,22 @@ class Region(_core.Mapping):
         advice = {"base": MADV_NOHUGEPAGE, "thp": MADV_HUGEPAGE, "mthp": MADV_HUGEPAGE}.get(self.policy.kind)
         if advice is None:
             return
+        if advice == MADV_NOHUGEPAGE and machine.pmd_size() is None:
+            return  # a kernel that has only base pages knows no such advice
+        name = "MADV_NOHUGEPAGE" if advice == MADV_NOHUGEPAGE else "MADV_HUGEPAGE"
+        note = f"madvise({name}) was refused, by a seccomp filter perhaps: pages='default' needs no advice"
         try:
             self.advise(advice)
         except OSError as error:
-            without_thp = error.errno == errno.EINVAL and machine.pmd_size() is None
-            if self.policy.kind == "base" and without_thp:
-                return  # a kernel that has only base pages knows no such advice
-            name = "MADV_NOHUGEPAGE" if self.policy.kind == "base" else "MADV_HUGEPAGE"
-            error.add_note(
-                f"madvise({name}) was refused, by a seccomp filter perhaps: pages='default' needs no advice"
-            )
-            raise
+            self._refused(error, note)
+            self._possible = _possible_sizes(PagePolicy("default", "default", None))
+
+    def _refused(self, error: OSError, note: str) -> None:
+        """Explain a refused request; where it is not strict, go on: the proof says what the pages are."""
+        error.add_note(note)
+        if self.strict:
+            raise error
+        warnings.warn(f"{error.strerror}: {note}", RuntimeWarning, stacklevel=2)
 
     def _populate(self) -> None:
         with self._step("populate"):
@@ -543,21 +606,25 @@ class Region(_core.Mapping):
                 self._collapse()
 
     def _count_granule(self, faults: int) -> int | None:
-        """Bytes that one fault populated: base pages unless smaller huge pages can be had."""
-        base = machine.base_page_size()
-        offered = [p.page_size for p in _thp_policies("/") if p.kind == "mthp" and p.offered and p.page_size]
-        possible = [base] if self.policy.kind == "base" else [base, *offered]
-        if len(possible) == 1:
-            return base
-        fits = [size for size in possible if 0 <= faults - self.mapped_bytes // size <= 3]
+        """Bytes that one fault populated: of several possible sizes the one that the number of faults fits.
+
+        One stray fault in a thousand is let pass; of fewer, one page that came smaller would look alike.
+        """
+        if len(self._possible) == 1:
+            return self._possible[0]
+        scan, pmd = self._scan(self.mapped_bytes), machine.pmd_size()
+        huge = scan.huge if scan and pmd else 0
+        faults -= huge // (pmd or 1)
+        expected = {size: (self.mapped_bytes - huge) / size for size in self._possible}
+        fits = [size for size, count in expected.items() if 0 <= faults - count <= min(3, count // 1000)]
         return fits[0] if len(fits) == 1 else None
 
     def _collapse(self) -> None:
+        note = "MADV_COLLAPSE needs Linux 6.1 and free huge pages; EINVAL: unknown or disabled"
         try:
             self.collapse()
         except OSError as error:
-            error.add_note("MADV_COLLAPSE needs Linux 6.1 and free huge pages; EINVAL: unknown or disabled")
-            raise
+            self._refused(error, note)
 
     def _warm(self) -> None:
         for name in ("first_pass", "second_pass"):
@@ -609,16 +676,18 @@ class Region(_core.Mapping):
             Whether to read every physical page too (``/proc/kpageflags``): slow, root only, and the only
             proof of pages between base and PMD size.
         """
+        address = self.address  # of a closed Region: an error that says so
         size = self.size if working_set is None else parse_size(working_set, "working_set")
         if size > self.mapped_bytes:
             raise ValueError(f"working_set={size} is more than the {self.mapped_bytes} bytes of this Region")
         size = round_up(size, self.base_page)
-        if folios:
-            shares = read_folios(self.address, size, self.base_page)
-            one = next(iter(shares)) if len(shares) == 1 else None
-            return Backing(self.pages, one, shares, "proved", "kpageflags", "size of folios, not of mappings")
         huge = self._hugetlb_size if self.policy.kind == "hugetlb" else machine.pmd_size()
-        return judge(self.policy, self._scan(size), self._granule, huge)
+        scan = self._scan(size)
+        if not folios:
+            return judge(self.policy, scan, self._granule, huge, len(self._possible) > 1)
+        whole = min(round_up(size, _alignment(self.policy)), self.mapped_bytes)  # do not cut the last folio
+        found = read_folios(address, whole, self.base_page)[: size // self.base_page]
+        return judge_folios(self.policy, scan, folio_shares(found), huge, self.base_page)
 
     def check_backing(self, working_set: Size | None = None) -> Backing:
         """Return `backing`, or raise the `BackingError` that strict means; warn where it is not strict."""
@@ -664,8 +733,8 @@ PRESENT_BIT, PFN_MASK = np.uint64(1 << 63), np.uint64((1 << 55) - 1)
 HEAD_BIT, TAIL_BIT = np.uint64(1 << 15), np.uint64(1 << 16)
 
 
-def read_folios(address: int, size: int, base: int) -> dict[int, float]:
-    """Share of each folio size over a range of our memory, by pagemap and kpageflags.
+def read_folios(address: int, size: int, base: int) -> npt.NDArray[np.int64]:
+    """Bytes of the folio of each base page in a range of our memory, by pagemap and kpageflags; 0: absent.
 
     Raises
     ------
@@ -675,17 +744,20 @@ def read_folios(address: int, size: int, base: int) -> dict[int, float]:
     pages = size // base
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered
         entries = np.frombuffer(os.pread(pagemap.fileno(), 8 * pages, address // base * 8), np.uint64)
-    frames = entries & PFN_MASK
-    if len(entries) < pages or not frames.any():
+    there = np.flatnonzero(entries & PRESENT_BIT)
+    frames = (entries & PFN_MASK)[there].astype(np.int64)
+    if len(entries) < pages or not frames.all():
         raise PermissionError(
             errno.EPERM, "physical page numbers need root (CAP_SYS_ADMIN)", "/proc/self/pagemap"
         )
-    return folio_shares(frames, _read_frame_flags(frames), address // base, base)
+    sizes = np.zeros(pages, np.int64)
+    sizes[there] = folio_sizes(address // base + there, frames, _read_frame_flags(frames), base)
+    return sizes
 
 
-def _read_frame_flags(frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _read_frame_flags(frames: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """Flags of each frame; physically adjacent frames are read together."""
-    starts = np.flatnonzero(np.diff(frames, prepend=frames[0] - np.uint64(2)) != 1)
+    starts = np.flatnonzero(_jumps(frames))
     ends = np.append(starts[1:], len(frames))
     with open("/proc/kpageflags", "rb", buffering=0) as flags:  # noqa: PTH123 - unbuffered
         parts = [
@@ -695,21 +767,62 @@ def _read_frame_flags(frames: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return np.frombuffer(b"".join(parts), np.uint64)
 
 
-def folio_shares(
-    frames: npt.NDArray[np.uint64], flags: npt.NDArray[np.uint64], first_page: int, base: int
-) -> dict[int, float]:
-    """Share of each folio size: a head and the tails that follow it, in virtual and physical order.
+def _jumps(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whether each number is not the successor of the one before it."""
+    jumps: npt.NDArray[np.bool_] = np.diff(numbers, prepend=-2) != 1
+    return jumps
 
-    A folio that is not aligned alike in virtual and physical memory counts as base pages: no processor
-    translates it at once.
+
+def folio_sizes(
+    pages: npt.NDArray[np.int64], frames: npt.NDArray[np.int64], flags: npt.NDArray[np.uint64], base: int
+) -> npt.NDArray[np.int64]:
+    """Bytes of the folio of each page: a head and the tails that follow it, in virtual and physical order.
+
+    A folio that is not whole, or not aligned alike in virtual and physical memory, counts as base pages: no
+    processor translates it at once.
+
+    Parameters
+    ----------
+    pages, frames : ndarray of int64
+        Virtual and physical page numbers.
+    flags : ndarray of uint64
+        What /proc/kpageflags holds for each frame.
+    base : int
+        Bytes of a base page.
     """
     tail = (flags & TAIL_BIT) != 0
-    follows = np.diff(frames, prepend=frames[0] - np.uint64(2)) == 1
-    starts = np.flatnonzero(~(tail & follows))
+    starts = np.flatnonzero(~tail | _jumps(frames) | _jumps(pages))
     lengths = np.diff(np.append(starts, len(frames)))
-    shares: dict[int, float] = {}
-    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-        aligned = (first_page + start) % length == 0 == int(frames[start]) % length
-        size = base * length if aligned else base
-        shares[size] = shares.get(size, 0.0) + length / len(frames)
-    return dict(sorted((size, round(share, 12)) for size, share in shares.items()))
+    headed = (lengths == 1) | ((flags[starts] & HEAD_BIT) != 0)
+    whole = headed & (lengths & (lengths - 1) == 0)
+    aligned = (pages[starts] % lengths == 0) & (frames[starts] % lengths == 0)
+    return np.repeat(np.where(whole & aligned, lengths * base, base), lengths)
+
+
+def folio_shares(sizes: npt.NDArray[np.int64]) -> dict[int, float]:
+    """Share of each folio size among pages; absent pages (0) have none."""
+    found, counts = np.unique(sizes[sizes > 0], return_counts=True)
+    return {int(size): int(count) / len(sizes) for size, count in zip(found, counts, strict=True)}
+
+
+def judge_folios(
+    policy: PagePolicy, scan: Scan | None, folios: dict[int, float], huge_size: int | None, base: int
+) -> Backing:
+    """Decide what backs a range, from folios and from what was scanned: a pure function.
+
+    A huge folio may be mapped page by page, after a partial unmapping for example: only the scan tells, and
+    what it does not call huge is translated by base pages.
+    """
+    huge = scan.huge / scan.size if scan else 0.0
+    shares = dict(folios)
+    split = max(0.0, shares.pop(huge_size or 0, 0.0) - huge)
+    shares[base] = shares.get(base, 0.0) + split
+    if huge_size:
+        shares[huge_size] = huge
+    rounded = ((size, round(share, 12)) for size, share in sorted(shares.items()))
+    shares = {size: share for size, share in rounded if share}
+    known = scan is not None and scan.whole and round(sum(shares.values()), 9) == 1.0
+    size = next(iter(shares)) if known and len(shares) == 1 else None
+    method = f"{scan.method if scan else 'none'} and kpageflags"
+    note = "" if known else _what_is_odd(scan, base) if scan else "neither PAGEMAP_SCAN nor smaps can be read"
+    return Backing(policy.name, size, shares, "proved" if known else "unknown", method, note)

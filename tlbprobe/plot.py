@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from .measurement import Measurement
+from .measurement import Measurement, Translation, format_ns
+from .sweeps import SIZE_AXES, axis_text
 from .units import format_size, page_suffix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .sweeps import Curve, Sweep
+    from .curves import Curve
+    from .sweeps import Sweep
 
 # Okabe and Ito's colours, which most kinds of colour blindness tell apart; base pages in black.
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")  # the next one where the colours are used up
 GREY = "#666666"
 BAND = 0.18  # opacity of an interval
+
+Table = npt.NDArray[Any]
+LOW = ("low_ns", "interval_low_ns", "interval_high_ns")  # columns of an estimate and its interval
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -32,38 +39,84 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
 
 
-def _plain(ax: Axes) -> None:
+def _finish(ax: Axes, title: str) -> Axes:
     """Leave what carries data: two axes and a faint grid."""
+    ax.set_title(title, loc="left", fontsize="medium")
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
     ax.set_axisbelow(True)
+    return ax
 
 
-def _size_axis(ax: Axes, sizes: Sequence[float], label: str, step: int = 4) -> None:
-    """Label a log axis in bytes, at powers of `step`."""
+def _size_axis(ax: Axes, sizes: Sequence[float], label: str) -> None:
+    """Label a log axis in bytes: at powers of 2, 4, 16 ..., whichever are few enough to be read."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     ax.set_xscale("log", base=2)
     first, last = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
-    ticks = [2.0**power for power in range(first, last + 1) if power % round(math.log2(step)) == 0]
+    step = next(step for step in (1, 2, 4, 8, 16) if (last - first) // step <= 9)
+    ticks = [2.0**power for power in range(first, last + 1) if power % step == 0]
     ax.xaxis.set_major_locator(FixedLocator(ticks))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticks(ticks, [page_suffix(int(tick)) for tick in ticks])
+    ax.set_xlim(min(sizes) / 1.4, max(sizes) * 1.4)
     ax.set_xlabel(label)
 
 
-def _log_ns(ax: Axes, values: Iterable[float], label: str) -> None:
-    """A log axis of nanoseconds with plain numbers at 1, 2 and 5."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def _log_ns(ax: Axes, values: npt.ArrayLike) -> None:
+    """A log axis of nanoseconds with plain numbers: at 1, 2 and 5, or more of them on a narrow range."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     ax.set_yscale("log")
-    ax.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    known = np.asarray(values)[np.nan_to_num(values) > 0]
+    octaves = math.log2(known.max() / known.min()) if known.size else 10
+    steps = (1.0, 2.0, 5.0) if octaves > 4 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    ax.yaxis.set_major_locator(LogLocator(base=10, subs=steps) if octaves > 2 else MaxNLocator(6))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda ns, _: f"{ns:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
-    known = [value for value in values if value > 0]
-    if known:
-        ax.set_ylim(min(known) / 1.3, max(known) * 1.5)
-    ax.set_ylabel(label)
+    ax.set_ylim((known.min() / 1.3, known.max() * 1.5) if known.size else (1, 10))
+    ax.set_ylabel("ns per access")
+
+
+def _cost_axis(ax: Axes, costs: Table) -> None:
+    """Linear below 1 ns, where the cost is noise around zero; a log axis above."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    ax.set_yscale("symlog", linthresh=1.0, linscale=0.4)
+    steps = [step * 10**power for power in range(5) for step in (1, 2, 5)]
+    ax.yaxis.set_major_locator(FixedLocator([*(-step for step in steps), 0, *steps]))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda ns, _: f"{ns:g}"))
+    known = costs[np.isfinite(costs)]
+    if known.size:
+        ax.set_ylim(min(-0.5, known.min() * 1.5), max(2.0, known.max() * 1.5))
+    ax.axhline(0, color=GREY, linewidth=0.8)
+    ax.set_ylabel("ns per access")
+
+
+def _all(table: Table) -> Table:
+    """Every estimate, and both ends of its interval."""
+    return np.concatenate([table[name] for name in LOW])
+
+
+def _line(ax: Axes, x: Table, rows: Table, names: tuple[str, str, str], style: dict[str, Any]) -> None:
+    """One line with the band of its interval; `names` are the columns of y and of the interval."""
+    y, low, high = (rows[name] for name in names)
+    ax.plot(x, y, **style)
+    ax.fill_between(x, low, high, color=style["color"], alpha=BAND, linewidth=0)
+
+
+def _style(number: int, of: int, label: str) -> dict[str, Any]:
+    """Earlier lines are broader, so that equal ones on top of them do not hide them."""
+    above = min(of - 1 - number, 6)
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markersize": 3.5 + 0.8 * above,
+        "linewidth": 1.1 + 0.6 * above,
+        "label": label,
+    }
 
 
 # --- one measurement -------------------------------------------------------------------------------------
@@ -72,25 +125,36 @@ def _log_ns(ax: Axes, values: Iterable[float], label: str) -> None:
 def slices(measurement: Measurement, ax: Axes | None = None) -> Axes:
     """Draw the slices in time order, disturbed ones hollow, with the low estimate and the median."""
     ax = _axes(ax)
-    name = measurement.params.get("placement", measurement.probe)
-    order = np.arange(measurement.ns.size)
-    clean = ~measurement.disturbed
-    (dots,) = ax.plot(order[clean], measurement.ns[clean], ".", markersize=3, alpha=0.6)
+    _draw_slices(ax, measurement, "")
+    return _finish_slices(ax, measurement.ns, measurement.title)
+
+
+def translation(result: Translation, ax: Axes | None = None) -> Axes:
+    """Draw the slices of both runs of a translation."""
+    ax = _axes(ax)
+    _draw_slices(ax, result.spread, "spread: ")
+    _draw_slices(ax, result.packed, "packed: ")
+    both = np.concatenate([result.spread.ns, result.packed.ns])
+    return _finish_slices(ax, both, f"{result.title}: {format_ns(result.cost)}")
+
+
+def _draw_slices(ax: Axes, run: Measurement, name: str) -> None:
+    order = np.arange(run.ns.size)
+    clean = ~run.disturbed
+    (dots,) = ax.plot(order[clean], run.ns[clean], ".", markersize=3, alpha=0.6)
     colour = dots.get_color()
-    ax.plot(order[~clean], measurement.ns[~clean], "o", markersize=3, mfc="none", mec=colour, alpha=0.5)
-    ax.axhline(measurement.low, color=colour, label=f"{name}: low {measurement.low:.4g} ns")
-    ax.axhline(
-        measurement.median, color=colour, linestyle=":", label=f"{name}: median {measurement.median:.4g} ns"
-    )
-    if measurement.interval:
-        ax.axhspan(*measurement.interval, color=colour, alpha=BAND, linewidth=0)
-    ax.set_yscale("log")
+    ax.plot(order[~clean], run.ns[~clean], "o", markersize=3, mfc="none", mec=colour, alpha=0.5)
+    ax.axhline(run.low, color=colour, label=f"{name}low {format_ns(run.low)}")
+    ax.axhline(run.median, color=colour, linestyle=":", label=f"{name}median {format_ns(run.median)}")
+    if run.interval:
+        ax.axhspan(*run.interval, color=colour, alpha=BAND, linewidth=0)
+
+
+def _finish_slices(ax: Axes, ns: Table, title: str) -> Axes:
+    _log_ns(ax, ns)
     ax.set_xlabel("slice, in time order (hollow: visibly disturbed)")
-    ax.set_ylabel("ns per access")
-    ax.set_title(measurement.title, loc="left")
     ax.legend(frameon=False)
-    _plain(ax)
-    return ax
+    return _finish(ax, title)
 
 
 # --- a sweep ---------------------------------------------------------------------------------------------
@@ -98,53 +162,33 @@ def slices(measurement: Measurement, ax: Axes | None = None) -> Axes:
 
 def sweep(result: Sweep, ax: Axes | None = None) -> Axes:
     """Draw the low estimate over the first axis of numbers, a line for each value of the others."""
-    from .sweeps import SIZE_AXES
-
     ax = _axes(ax)
     table = result.to_numpy()
     x = next((name for name in result.axes if table[name].dtype.kind in "iuf"), next(iter(result.axes)))
+    at = table[x] if table[x].dtype.kind in "iuf" else np.array([axis_text(x, value) for value in table[x]])
     others = [name for name in result.axes if name != x]
-    keys = list(dict.fromkeys(tuple(row[name].item() for name in others) for row in table))
-    for number, key in enumerate(keys):
-        rows = table[[tuple(row[name].item() for name in others) == key for row in table]]
-        label = ", ".join(
-            format_size(value) if name in SIZE_AXES else str(value)
-            for name, value in zip(others, key, strict=True)
-        )
-        _line(ax, rows[x], rows["low_ns"], rows["interval_low_ns"], rows["interval_high_ns"], number, label)
+    keys = table[others].tolist() if others else [()] * len(table)
+    lines = list(dict.fromkeys(keys))
+    for number, key in enumerate(lines):
+        chosen = [other == key for other in keys]
+        label = ", ".join(axis_text(name, value) for name, value in zip(others, key, strict=True))
+        _line(ax, at[chosen], table[chosen], LOW, _style(number, len(lines), label))
     if x in SIZE_AXES:
         _size_axis(ax, table[x].tolist(), x.replace("_", " "))
     else:
         ax.set_xlabel(x.replace("_", " "))
     if result.probe == "translation":
-        _cost_axis(ax)
+        _cost_axis(ax, table["low_ns"])
     else:
-        _log_ns(ax, table["low_ns"].tolist(), "ns per access, low estimate")
+        _log_ns(ax, _all(table))
     if others:
-        ax.legend(frameon=False)
-    ax.set_title(result.title, loc="left")
-    _plain(ax)
-    return ax
-
-
-def _line(ax: Axes, x: Any, y: Any, low: Any, high: Any, number: int, label: str) -> None:
-    colour = COLOURS[number % len(COLOURS)]
-    marker = MARKERS[number % len(MARKERS)]
-    ax.plot(x, y, color=colour, marker=marker, markersize=3.2, linewidth=1.4, label=label)
-    ax.fill_between(x, low, high, color=colour, alpha=BAND, linewidth=0)
-
-
-def _cost_axis(ax: Axes, label: str = "ns per access added by translation") -> None:
-    """Linear below 1 ns, where the cost is noise around zero; a log axis above."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter
-
-    ax.set_yscale("symlog", linthresh=1.0, linscale=0.4)
-    ax.yaxis.set_major_locator(FixedLocator([0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda ns, _: f"{ns:g}"))
-    ax.set_ylabel(label)
+        ax.legend(frameon=False, title=", ".join(others).replace("_", " "))
+    return _finish(ax, result.title)
 
 
 # --- the curve -------------------------------------------------------------------------------------------
+
+COST = ("translation_ns", "translation_low_ns", "translation_high_ns")
 
 
 def curve(
@@ -157,17 +201,15 @@ def curve(
     if x == "page_size":
         return _over_page_size(result, ax)
     _over_working_set(result, ax)
-    cost = ax.inset_axes((0.0, -0.62, 1.0, 0.42))
-    _translation(result, cost)
-    return ax
+    return _add_costs(result, ax)
 
 
 def curve_figure(result: Curve) -> Figure:
     """Draw both views: latency and translation cost over working set, latency over page size."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.5, 6.6), layout="constrained", dpi=130)
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.5, 1), width_ratios=(1.45, 1))
+    figure = Figure(figsize=(13, 6.8), layout="constrained", dpi=130)
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.5, 1), width_ratios=(1.3, 1))
     latency = figure.add_subplot(grid[0, 0])
     cost = figure.add_subplot(grid[1, 0], sharex=latency)
     _over_working_set(result, latency)
@@ -180,126 +222,157 @@ def curve_figure(result: Curve) -> Figure:
 
 
 def _caption(result: Curve) -> str:
-    first = next((point for point in result.chase.points.values() if isinstance(point, Measurement)), None)
+    """Where and when."""
+    first = next((point for _, point in result.largest.values()), None)
     if first is None:
         return "nothing could be measured"
-    words = [_fact(result, "cpu.name"), _fact(result, "cpu.microarchitecture")]
-    if _fact(result, "virtualisation.hypervisor") or _fact(result, "virtual"):
+    facts = {fact.get("name"): fact.get("value") for fact in result.host.get("facts", ())}
+    words = [facts.get("cpu.name"), facts.get("cpu.microarchitecture")]
+    if facts.get("virtualisation.guest"):
         words.append("virtual machine")
-    words += [first.started[:10], f"tlbprobe {first.version}"]
-    return ", ".join(word for word in words if word)
+    return ", ".join(str(word) for word in (*words, first.started[:10], f"tlbprobe {first.version}") if word)
 
 
-def _fact(result: Curve, name: str) -> str:
-    for fact in result.host.get("facts", []):
-        if fact.get("name") == name and fact.get("value") is not None:
-            return str(fact["value"])
-    return ""
-
-
-def _policy_rows(result: Curve, name: str) -> Any:
+def _lines(result: Curve) -> list[tuple[Table, dict[str, Any]]]:
+    """Rows and style of each policy that was asked for at every working set; of others if there is none."""
     table = result.to_numpy()
-    return table[(table["pages"] == name) & np.isfinite(table["low_ns"])]
-
-
-def _policy_label(rows: Any, name: str) -> str:
-    proved = {int(size) for size in rows["page_size"]}
-    size = proved.pop() if len(proved) == 1 else 0
-    return f"{name} ({format_size(size)} pages)" if size else f"{name} (mixed pages)"
-
-
-def _drawn_over_working_set(result: Curve) -> list[str]:
-    """Policies with enough points for a line of their own."""
-    return [name for name in result.policies if len(_policy_rows(result, name)) > len(result.view)] or [
-        name for name in result.policies if len(_policy_rows(result, name))
+    of_policy = {name: table[table["pages"] == name] for name in result.policies}
+    most = max(len(rows) for rows in of_policy.values())
+    drawn = {name: rows for name, rows in of_policy.items() if len(rows) == most}
+    return [
+        (rows, _style(number, len(drawn), _policy_label(name, rows)))
+        for number, (name, rows) in enumerate(drawn.items())
     ]
 
 
+def _policy_label(name: str, rows: Table) -> str:
+    """A policy, the pages that it had, and how much of it is missing."""
+    measured = np.isfinite(rows["low_ns"])
+    if not measured.any():
+        return f"{name}: refused"
+    found = np.unique(rows["page_size"][measured])  # NaN where the pages are mixed
+    pages = f"{format_size(int(found[0]))} pages" if len(found) == 1 and found[0] > 0 else "mixed pages"
+    refused = np.count_nonzero(~measured)
+    return f"{name} ({pages}{f', {refused} points refused' if refused else ''})"
+
+
 def _over_working_set(result: Curve, ax: Axes) -> Axes:
+    for rows, style in _lines(result):
+        _line(ax, rows["size"], rows, LOW, style)
     table = result.to_numpy()
-    for number, name in enumerate(_drawn_over_working_set(result)):
-        rows = _policy_rows(result, name)
-        _line(
-            ax,
-            rows["size"],
-            rows["low_ns"],
-            rows["interval_low_ns"],
-            rows["interval_high_ns"],
-            number,
-            _policy_label(rows, name),
-        )
     _size_axis(ax, table["size"].tolist(), "working set")
-    _log_ns(ax, table["low_ns"].tolist(), "ns per access")
-    ax.set_title("Latency of a dependent load, one node a cache line", loc="left", fontsize="medium")
-    if ax.lines:
-        ax.legend(frameon=False, loc="upper left")
-    _plain(ax)
+    _log_ns(ax, _all(table))
+    ax.legend(**_legend(ax))
+    return _finish(ax, "Latency of a dependent load, one node a cache line")
+
+
+def _legend(ax: Axes) -> dict[str, Any]:
+    """In the corner that curves leave free."""
+    many = len(ax.get_legend_handles_labels()[1]) > 5
+    return {"frameon": False, "loc": "upper left", "fontsize": "small" if many else "medium"}
+
+
+def _add_costs(result: Curve, ax: Axes) -> Axes:
+    """Dashed on the axes of the latency, in the same nanoseconds; what is below them is close to nothing."""
+    handles, labels = ax.get_legend_handles_labels()
+    for rows, style in _lines(result):
+        ax.plot(
+            rows["size"], rows["translation_ns"], color=style["color"], linestyle=(0, (4, 2)), linewidth=1
+        )
+    handles += ax.plot([], [], color=GREY, linestyle=(0, (4, 2)), linewidth=1)
+    ax.legend(handles, [*labels, "dashed: translation alone"], **_legend(ax))
     return ax
 
 
 def _translation(result: Curve, ax: Axes) -> Axes:
+    for rows, style in _lines(result):
+        _line(ax, rows["size"], rows, COST, style)
     table = result.to_numpy()
-    for number, name in enumerate(_drawn_over_working_set(result)):
-        rows = _policy_rows(result, name)
-        rows = rows[np.isfinite(rows["translation_ns"])]
-        low, high = rows["translation_low_ns"], rows["translation_high_ns"]
-        _line(ax, rows["size"], rows["translation_ns"], low, high, number, name)
     _size_axis(ax, table["size"].tolist(), "working set")
-    _cost_axis(ax, "ns per access")
-    costs = table["translation_ns"][np.isfinite(table["translation_ns"])]
-    if costs.size:
-        ax.set_ylim(min(-0.5, costs.min() * 1.3), max(2.0, costs.max() * 1.5))
-    ax.axhline(0, color=GREY, linewidth=0.8)
-    ax.set_title(
-        "Of which translation: one node a base page, less the same lines side by side",
-        loc="left",
-        fontsize="medium",
-    )
-    _plain(ax)
-    return ax
+    _cost_axis(ax, table["translation_ns"])
+    return _finish(ax, "What translation adds: one node a base page, less the same lines side by side")
 
 
 def _over_page_size(result: Curve, ax: Axes) -> Axes:
-    """One line a working set, the dearest last; its size stands at the right end."""
+    """One line a working set, whose size stands at its right end."""
     from matplotlib import colormaps
 
     table = result.to_numpy()
     known = table[
         np.isfinite(table["low_ns"]) & (table["page_size"] > 0) & np.isin(table["size"], result.view)
     ]
-    shades = colormaps["viridis_r"](np.linspace(0.15, 1.0, max(1, len(result.view))))
-    for size, shade in zip(result.view, shades, strict=True):
-        rows = np.sort(known[known["size"] == size], order="page_size")
-        if not len(rows):
-            continue
-        below, above = rows["low_ns"] - rows["interval_low_ns"], rows["interval_high_ns"] - rows["low_ns"]
+    _page_size_axis(ax, known)
+    _log_ns(ax, _all(known))
+    shades = colormaps["viridis_r"](np.linspace(0.2, 1.0, max(2, len(result.view))))
+    ends = []
+    for size, shade in zip(result.view, shades, strict=False):
+        rows = known[known["size"] == size]
+        rows = rows[np.argsort(rows["page_size"], kind="stable")]
+        if len(rows):
+            _line_over_pages(ax, rows, shade)
+            ends.append((rows, shade))
+    _label_ends(ax, ends)
+    return _finish(ax, "Latency by page size, one line a working set")
+
+
+def _line_over_pages(ax: Axes, rows: Table, shade: Any) -> None:
+    """Through the first policy of each page size; others of that size are rings."""
+    line, first = np.unique(rows["page_size"], return_index=True)
+    others = np.delete(np.arange(len(rows)), first)
+    ax.plot(line, rows["low_ns"][first], color=shade, linewidth=1.4)
+    for chosen, face, width in ((first, shade, 4), (others, "none", 8)):
+        at = rows[chosen]
+        below, above = at["low_ns"] - at["interval_low_ns"], at["interval_high_ns"] - at["low_ns"]
         errors = np.nan_to_num(np.maximum(0, [below, above]))
-        ax.errorbar(
-            rows["page_size"],
-            rows["low_ns"],
-            errors,
-            color=shade,
-            marker="o",
-            markersize=4,
-            linewidth=1.4,
-            capsize=2,
-        )
+        style = {"color": shade, "fmt": "o", "markersize": width, "mfc": face, "capsize": 2, "linewidth": 1.2}
+        ax.errorbar(at["page_size"], at["low_ns"], errors, **style)
+
+
+def _label_ends(ax: Axes, ends: Sequence[tuple[Table, Any]]) -> None:
+    """The working set of each line right of its end, moved apart where lines end close together."""
+    low, high = np.log(ax.get_ylim())
+    gap = (high - low) * 0.042
+    place = -math.inf
+    for rows, shade in sorted(ends, key=lambda end: round(math.log(end[0]["low_ns"][-1]) / gap * 4)):
+        place = max(math.log(rows["low_ns"][-1]), place + gap)
+        at = (rows["page_size"][-1], math.exp(place))
         ax.annotate(
-            format_size(size),
-            (rows["page_size"][-1], rows["low_ns"][-1]),
-            xytext=(8, 0),
+            format_size(int(rows["size"][0])),
+            at,
+            xytext=(10, 0),
             textcoords="offset points",
             va="center",
             color=shade,
+            annotation_clip=False,
         )
-    if len(known):
-        pages = sorted(set(known["page_size"].tolist()))
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(pages, [page_suffix(page) for page in pages])
-        ax.xaxis.minorticks_off()
-        ax.set_xlim(min(pages) / 1.5, max(pages) * (max(pages) / min(pages)) ** 0.22 * 1.5)
-        _log_ns(ax, known["low_ns"].tolist(), "ns per access")
-    ax.set_xlabel("page size, as proved")
-    ax.set_title("The same by page size, one line a working set", loc="left", fontsize="medium")
-    _plain(ax)
-    return ax
+
+
+def _page_size_axis(ax: Axes, known: Table) -> None:
+    """A tick for each page size, with the policies that had it; labels only where there is room for them."""
+    pages = sorted(set(known["page_size"].tolist()))
+    rings = len(set(known["pages"].tolist())) > len(pages)
+    note = " (rings: the further policies of a size)" if rings else ""
+    ax.set_xlabel(f"page size, read back from the kernel{note}")
+    if not pages:
+        ax.set_xticks([])
+        return
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(pages, _page_labels(known, pages))
+    ax.xaxis.minorticks_off()
+    span = max(pages) / min(pages)
+    ax.set_xlim(min(pages) / (1.5 * span**0.03), max(pages) * 1.5 * span**0.2)
+
+
+def _page_labels(known: Table, pages: Sequence[float]) -> list[str]:
+    room = max(1.0, math.log2(pages[-1] / pages[0]) / 8)  # octaves between two labels
+    names = {page: list(dict.fromkeys(known["pages"][known["page_size"] == page].tolist())) for page in pages}
+    labelled: list[float] = []
+    for page in sorted(pages, key=lambda page: all(name.startswith("thp-") for name in names[page])):
+        if all(abs(math.log2(page / other)) >= room for other in labelled):
+            labelled.append(page)
+    return [
+        "\n".join((page_suffix(int(page)), *(name for name in names[page] if not name.startswith("thp-"))))
+        if page in labelled
+        else ""
+        for page in pages
+    ]

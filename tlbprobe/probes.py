@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
-from . import _core, machine, timing
+import numpy as np
+
+from . import _core, facts, machine, timing
 from .measurement import Measurement, Translation
-from .pages import Backing, Region, check_budget, find_policy, mapped_size, round_up
+from .pages import Backing, Region, find_policy, round_up
 from .units import Size, format_size, parse_size
 
 POINTER = 8  # bytes of a node
@@ -24,19 +27,40 @@ UNTIMED_PASSES = 2  # over every page of the working set, since populating is no
 
 @functools.cache
 def _host() -> dict[str, Any]:
-    return machine.host().to_dict()
+    return facts.host().to_dict()
 
 
-def _check_common(cpu: int | None, precision: float, max_seconds: float, seed: int) -> None:
-    timing.check_cpu(cpu)
-    if not 0 < precision < 1:
-        raise ValueError(
-            f"precision={precision!r} must lie between 0 and 1: 0.01 means 1 % of the low estimate"
-        )
-    if not 0 < max_seconds < float("inf"):
-        raise ValueError(f"max_seconds={max_seconds!r} must be a positive number of seconds")
-    if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed={seed!r} must be an integer from 0 to 2**64 - 1")
+@dataclass(frozen=True)
+class _Common:
+    """What every probe takes, checked before anything is mapped."""
+
+    strict: bool
+    seed: int
+    cpu: int | None
+    precision: float
+    max_seconds: float
+    counters: Sequence[str]
+
+    def __post_init__(self) -> None:
+        timing.check_cpu(self.cpu)
+        _check_number("precision", self.precision, 1.0, "0.01 means 1 % of the low estimate")
+        _check_number("max_seconds", self.max_seconds, float("inf"), "seconds for the timed part")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, SupportsIndex):
+            raise TypeError(f"seed={self.seed!r} must be an integer from 0 to 2**64 - 1")
+        object.__setattr__(self, "seed", operator.index(self.seed))
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed={self.seed!r} is out of range: from 0 to 2**64 - 1")
+        names = self.counters
+        listed = isinstance(names, Sequence) and not isinstance(names, str)
+        if not listed or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"counters={names!r} must be a sequence of names, such as ('cycles',)")
+
+
+def _check_number(name: str, value: float, limit: float, meaning: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name}={value!r} must be a number: {meaning}")
+    if not 0 < value < limit:
+        raise ValueError(f"{name}={value!r} must lie between 0 and {limit:g}: {meaning}")
 
 
 def _working_set(size: Size | Region, working_set: Size | None) -> int:
@@ -54,28 +78,25 @@ def _working_set(size: Size | Region, working_set: Size | None) -> int:
 
 
 @contextlib.contextmanager
-def _on_region(
-    size: Size | Region, needed: int, pages: str | None, strict: bool, scratch: int
-) -> Iterator[Region]:
+def _on_region(size: Size | Region, needed: int, pages: str | None, strict: bool) -> Iterator[Region]:
     """The given region, or one of our own for the time being."""
-    if isinstance(size, Region):
-        if pages is not None and pages != size.pages:
-            raise ValueError(f"pages={pages!r} contradicts the Region, which is on {size.pages!r}")
-        yield size
+    if not isinstance(size, Region):
+        with Region(needed, pages or "base", strict=strict) as region:
+            yield region
         return
-    policy = find_policy(pages or "base")
-    what = f"a probe of {format_size(needed)} on pages={policy.name!r}"
-    check_budget(mapped_size(needed, policy), policy, what, scratch)
-    with Region(needed, policy.name, strict=strict) as region:
-        yield region
+    if pages is not None and find_policy(pages).name != size.pages:
+        raise ValueError(f"pages={pages!r} contradicts the Region, which is on {size.pages!r}")
+    yield size
 
 
 @dataclass
-class _Session:
+class _Point:
     """One measurement in the making: its set-up times, its proofs, its warnings."""
 
     region: Region
     bytes_used: int
+    common: _Common
+    cpu: int = -1
     setup: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
@@ -86,8 +107,13 @@ class _Session:
         yield
         self.setup[name] = time.perf_counter() - start
 
-    def prepare(self, kernel: str, offset: int, size: int, parameters: dict[str, int]) -> _core.Run:
-        return _core.Run(self.region, kernel, offset, size, parameters)
+    @contextlib.contextmanager
+    def prepared(self, *parts: tuple[str, int, int, dict[str, int]]) -> Iterator[_core.Session]:
+        """Prepare (kernel, offset, size, parameters) each; the region is nobody else's until it is over."""
+        start = time.perf_counter()
+        with _core.Session([(self.region, *part) for part in parts]) as session:
+            self.setup["cycle"] = time.perf_counter() - start
+            yield session
 
     def prove(self) -> Backing:
         found = self.region.check_backing(self.bytes_used)
@@ -96,23 +122,36 @@ class _Session:
             self.warnings.append(complaint)
         return found
 
-    def time(
-        self, runs: Sequence[_core.Run], cpu: int | None, precision: float, max_seconds: float
-    ) -> tuple[list[timing.Timed], Backing, int]:
+    def time(self, session: _core.Session) -> tuple[list[timing.Timed], Backing]:
         """Passes, proof, slices, proof."""
-        with timing.pinned(cpu) as chosen:
+        with timing.pinned(self.common.cpu) as self.cpu:
             with self.step("passes"):
                 for _ in range(UNTIMED_PASSES):
-                    self.region.pass_over(0, self.bytes_used)
+                    session.pass_over()
             with self.step("proof"):
                 before = self.prove()
             with self.step("measure"):
-                timed, warnings = timing.measure(runs, precision=precision, max_seconds=max_seconds)
+                timed, warnings = timing.measure(
+                    session, precision=self.common.precision, max_seconds=self.common.max_seconds
+                )
             after = self.prove()
         self.warnings.extend(warnings)
         if before != after:
             self.warnings.append(f"the pages changed during the measurement: {before}, then {after}")
-        return timed, after, chosen
+        return timed, after
+
+    def params(self) -> dict[str, Any]:
+        """What was asked of every probe, completed."""
+        return {
+            "pages": self.region.pages,
+            "strict": self.region.strict,
+            "touch": self.region.touch_order,
+            "mapped_bytes": self.region.mapped_bytes,
+            "seed": self.common.seed,
+            "cpu": self.cpu,
+            "precision": float(self.common.precision),
+            "max_seconds": float(self.common.max_seconds),
+        }
 
     def result(
         self, probe: str, timed: timing.Timed, backing: Backing, params: dict[str, Any]
@@ -122,7 +161,6 @@ class _Session:
             warnings.append(
                 f"{timed.minor} minor and {timed.major} major page faults in the timed part, none expected"
             )
-        counters = params.pop("counters")
         return Measurement(
             probe=probe,
             ns=timed.ns,
@@ -131,11 +169,11 @@ class _Session:
             core_ghz=timed.core_ghz,
             setup={**self.region.setup, **self.setup},
             faults=timing.faults(timed),
-            params=params,
+            params={**params, **self.params()},
             backing=backing,
             host=_host(),
             started=self.started,
-            refused=timing.counters_refused(counters),
+            refused=timing.counters_refused(self.common.counters),
             warnings=tuple(warnings),
         )
 
@@ -154,7 +192,7 @@ def _check_stride(stride: int, working_set: int) -> None:
         )
 
 
-def _node_parameters(nodes: int, stride: int, placement: str, seed: int) -> dict[str, int]:
+def node_parameters(nodes: int, stride: int, placement: str, seed: int) -> dict[str, int]:
     """Where the nodes are: one a cell of `stride` bytes, or the same number of lines side by side."""
     line = machine.cache_line_size()
     spread = {"spacing": stride, "lines": max(1, stride // line)}
@@ -162,15 +200,10 @@ def _node_parameters(nodes: int, stride: int, placement: str, seed: int) -> dict
     return {"nodes": nodes, "line": line, "seed": seed, **(packed if placement == "packed" else spread)}
 
 
-def _scratch(nodes: int, stride: int) -> int:
-    """Bytes that building the cycle takes beside the region: two lists of indices where nodes are sparse."""
-    return nodes * (8 if nodes <= 1 << 32 else 16) if stride >= 128 else 0
-
-
-def _verify(run: _core.Run) -> None:
-    found = run.verify()
-    if found != run.lap:
-        raise RuntimeError(f"the cycle has {found} nodes where {run.lap} were linked: memory is damaged")
+def _verify(session: _core.Session) -> None:
+    for found, linked in zip(session.verify(), session.laps, strict=True):
+        if found != linked:
+            raise RuntimeError(f"the cycle has {found} nodes where {linked} were linked: memory is damaged")
 
 
 def chase(
@@ -209,7 +242,8 @@ def chase(
         Each node in its cell, on a line that varies from cell to cell; or all side by side, one a line, in
         the same order: the same cache lines on the fewest pages.
     strict : bool
-        Whether pages other than asked are a `BackingError`; otherwise a warning.
+        Whether pages other than asked are a `BackingError`; otherwise a warning. A given Region has its own
+        word on it.
     seed : int
         Of the cycle, 0 to 2**64 - 1. The same seed makes the same order of nodes on every machine.
     cpu : int, optional
@@ -260,32 +294,18 @@ def chase(
     if placement not in ("spread", "packed"):
         raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
     _check_stride(step, wanted)
-    _check_common(cpu, precision, max_seconds, seed)
+    common = _Common(strict, seed, cpu, precision, max_seconds, counters)
     nodes = wanted // step
-    parameters = _node_parameters(nodes, step, placement, seed)
-    with _on_region(size, wanted, pages, strict, _scratch(nodes, step)) as region:
-        session = _Session(region, wanted)
-        with session.step("cycle"):
-            run = session.prepare("chase", 0, wanted, parameters)
-        if verify:
-            with session.step("verify"):
-                _verify(run)
-        (timed,), backing, chosen = session.time([run], cpu, precision, max_seconds)
-        params = {
-            "bytes": wanted,
-            "pages": region.pages,
-            "stride": step,
-            "placement": placement,
-            "nodes": nodes,
-            "mapped_bytes": region.mapped_bytes,
-            "touch": region.touch_order,
-            "seed": seed,
-            "cpu": chosen,
-            "precision": precision,
-            "max_seconds": max_seconds,
-            "counters": tuple(counters),
-        }
-        return session.result("chase", timed, backing, params)
+    parameters = node_parameters(nodes, step, placement, common.seed)
+    with _on_region(size, wanted, pages, strict) as region:
+        point = _Point(region, wanted, common)
+        with point.prepared(("chase", 0, wanted, parameters)) as session:
+            if verify:
+                with point.step("verify"):
+                    _verify(session)
+            (timed,), backing = point.time(session)
+        params = {"bytes": wanted, "stride": step, "placement": placement, "nodes": nodes}
+        return point.result("chase", timed, backing, params)
 
 
 # --- translation -----------------------------------------------------------------------------------------
@@ -361,33 +381,23 @@ def translation(
             f"size={format_size(span)} holds {nodes} base pages of {format_size(base)}: translation compares "
             f"one node a page, so it needs at least two, {format_size(2 * base)}"
         )
-    _check_common(cpu, precision, max_seconds, seed)
+    common = _Common(strict, seed, cpu, precision, max_seconds, counters)
     needed = bytes_needed("translation", span)
     _check_holds_both(size, span, needed)
-    beside = round_up(span, base)
-    with _on_region(size, needed, pages, strict, _scratch(nodes, base)) as region:
-        session = _Session(region, needed)
-        with session.step("cycle"):
-            spread = session.prepare("chase", 0, span, _node_parameters(nodes, base, "spread", seed))
-            packed = session.prepare(
-                "chase", beside, _packed_bytes(nodes), _node_parameters(nodes, base, "packed", seed)
-            )
-        timed, backing, chosen = session.time([spread, packed], cpu, precision, max_seconds)
-        shared = {"pages": region.pages, "nodes": nodes, "mapped_bytes": region.mapped_bytes, "seed": seed}
-        asked = {
-            "cpu": chosen,
-            "precision": precision,
-            "max_seconds": max_seconds,
-            "counters": tuple(counters),
-        }
-        places: dict[str, dict[str, Any]] = {
-            "spread": {"bytes": span, "stride": base, "placement": "spread"},
-            "packed": {"bytes": _packed_bytes(nodes), "stride": base, "placement": "packed"},
-        }
-        runs = {
-            name: session.result("chase", run, backing, {**places[name], **shared, **asked})
-            for name, run in zip(places, timed, strict=True)
-        }
+    # The bytes, and where they begin: the packed lines lie beside the spread nodes.
+    places = {"spread": (span, 0), "packed": (_packed_bytes(nodes), round_up(span, base))}
+    parts = [
+        ("chase", begin, used, node_parameters(nodes, base, placement, common.seed))
+        for placement, (used, begin) in places.items()
+    ]
+    with _on_region(size, needed, pages, strict) as region:
+        point = _Point(region, needed, common)
+        with point.prepared(*parts) as session:
+            timed, backing = point.time(session)
+        runs = {}
+        for (placement, (used, _)), run in zip(places.items(), timed, strict=True):
+            params = {"bytes": used, "stride": base, "placement": placement, "nodes": nodes}
+            runs[placement] = point.result("chase", run, backing, params)
         return Translation(**runs)
 
 

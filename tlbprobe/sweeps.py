@@ -10,13 +10,15 @@ import csv
 import inspect
 import itertools
 import math
-import os
 import random
+import re
 import sys
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +28,12 @@ from .measurement import (
     Get,
     Measurement,
     Put,
+    Result,
+    StrPath,
     Translation,
     below,
     from_below,
-    html_table,
     replacing,
-    save,
-    saved_kind,
 )
 from .pages import Region, find_policy
 from .units import Size, format_size, parse_size
@@ -41,13 +42,21 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # What a point of a sweep may be refused with; anything else is a fault of ours and goes up.
 REFUSALS = (ValueError, OSError, MemoryError, RuntimeError, BufferError)
 # Parameters that take a sequence themselves, so that one is not an axis.
 SEQUENCES = frozenset({"counters"})
+SIZE_AXES = frozenset({"size", "working_set", "stride", "record_size"})
+# Steps of the set-up that all points on a region share, and the one that is none.
+REGION_STEPS = ("map", "populate", "collapse", "first_pass", "second_pass")
+TIMED_STEP = "measure"
+
+LARGEST_INT64 = (1 << 63) - 1
+
 Key = tuple[Any, ...]
+Progress = bool | Callable[[int, int], object]
+Kept = tuple[type[Exception], ...]  # exceptions that become refusals
 
 
 def sizes(first: Size, last: Size, per_octave: int = 4) -> list[int]:
@@ -84,10 +93,12 @@ def sizes(first: Size, last: Size, per_octave: int = 4) -> list[int]:
 
 # --- points ----------------------------------------------------------------------------------------------
 
+# Absolute paths but those that are the same on every machine: a control group's may name a user.
+PRIVATE_PATH = re.compile(r"(?<![\w.])/(?!(?:proc|sys|dev)/)(?:[^\s/'\"]+/)+")
 
-@saved_kind
-@dataclass(frozen=True)
-class Refusal:
+
+@dataclass(frozen=True, repr=False)
+class Refusal(Result):
     """A point that could not be measured, and why."""
 
     kind: ClassVar[str] = "refusal"
@@ -97,13 +108,26 @@ class Refusal:
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """Keep an exception's words."""
-        notes = getattr(error, "__notes__", [])
-        return cls(type(error).__name__, "; ".join((str(error), *notes)))
+        """Keep an exception's words; of paths, which may name a user, only the last part."""
+        words = "; ".join((str(error), *getattr(error, "__notes__", [])))
+        return cls(type(error).__name__, PRIVATE_PATH.sub("", words))
+
+    @property
+    def title(self) -> str:
+        """That it was refused."""
+        return "refused"
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Why."""
+        yield self.error, self.reason
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"error": self.error, "reason": self.reason}
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values."""
-        return {"error": self.error, "reason": self.reason}
+        return self.summary()
 
     @classmethod
     def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
@@ -112,53 +136,127 @@ class Refusal:
 
 
 Point = Measurement | Translation | Refusal
-POINTS: dict[str, type[Measurement | Translation | Refusal]] = {
-    cls.kind: cls for cls in (Measurement, Translation, Refusal)
-}
+POINTS: dict[str, type[Point]] = {one.kind: one for one in (Measurement, Translation, Refusal)}
 
-COLUMNS: list[tuple[str, str]] = [
-    ("low_ns", "f8"),
-    ("interval_low_ns", "f8"),
-    ("interval_high_ns", "f8"),
-    ("median_ns", "f8"),
-    ("mean_ns", "f8"),
-    ("page_size", "i8"),
-    ("proof", "U10"),
-    ("slices", "i8"),
-    ("accesses_per_slice", "i8"),
-    ("disturbed_share", "f8"),
-    ("core_ghz", "f8"),
-    ("setup_seconds", "f8"),
-    ("reason", "U400"),
-]
+# Columns of a table, numbers first. A missing number is NaN, so that counts and sizes are floats too.
+NUMBERS = (
+    "low_ns",
+    "interval_low_ns",
+    "interval_high_ns",
+    "median_ns",
+    "mean_ns",
+    "page_size",
+    "slices",
+    "accesses_per_slice",
+    "disturbed_share",
+    "core_ghz",
+    "setup_seconds",
+)
+TEXTS = ("proof", "reason")
+COUNTS = frozenset({"page_size", "slices", "accesses_per_slice"})
 
 
-def figures(point: Point) -> tuple[Any, ...]:
-    """The columns of one point: NaN where there is no figure, page size 0 where not one size backs it all."""
-    nan = math.nan
+def figures(point: Point) -> dict[str, Any]:
+    """The columns that a point has a figure for."""
     if isinstance(point, Refusal):
-        return (nan, nan, nan, nan, nan, 0, "", 0, 0, nan, nan, nan, f"{point.error}: {point.reason}")
+        return {"reason": f"{point.error}: {point.reason}"}
     run = point.spread if isinstance(point, Translation) else point
-    low = point.cost if isinstance(point, Translation) else run.low
-    median, mean = run.median, run.mean
+    known: dict[str, Any] = {
+        "low_ns": run.low,
+        "median_ns": run.median,
+        "mean_ns": run.mean,
+        "page_size": run.backing.page_size,
+        "slices": run.ns.size,
+        "accesses_per_slice": run.accesses_per_slice,
+        "disturbed_share": float(run.disturbed.mean()),
+        "core_ghz": run.core_ghz,
+        "setup_seconds": own_setup(run),
+        "proof": run.backing.proof,
+    }
     if isinstance(point, Translation):
-        median, mean = median - point.packed.median, mean - point.packed.mean
-    from_, to = point.interval or (nan, nan)
-    # Mapping and populating are shared by every point of a policy: not the set-up of one.
-    own = sum(taken for step, taken in run.setup.items() if step in ("cycle", "verify", "passes", "proof"))
-    ghz = run.core_ghz if run.core_ghz is not None else nan
-    disturbed = float(run.disturbed.mean())
-    proof = run.backing
-    return (low, from_, to, median, mean, proof.page_size or 0, proof.proof, run.ns.size,
-            run.accesses_per_slice, disturbed, ghz, own, "")  # fmt: skip
+        packed = point.packed
+        known["low_ns"] = point.cost
+        known["median_ns"] -= packed.median
+        known["mean_ns"] -= packed.mean
+    if point.interval:
+        known["interval_low_ns"], known["interval_high_ns"] = point.interval
+    return known
+
+
+def own_setup(run: Measurement) -> float:
+    """Seconds of set-up of one point, without what all points on its region share."""
+    return sum(taken for step, taken in run.setup.items() if step not in (*REGION_STEPS, TIMED_STEP))
+
+
+def tabulate(columns: Mapping[str, Sequence[Any]]) -> npt.NDArray[Any]:
+    """Make a structured array; ``None`` among numbers becomes NaN."""
+    arrays = {name: _column(values) for name, values in columns.items()}
+    table = np.empty(len(next(iter(arrays.values()))), [(name, one.dtype) for name, one in arrays.items()])
+    for name, one in arrays.items():
+        table[name] = one
+    return table
+
+
+def _column(values: Sequence[Any]) -> npt.NDArray[Any]:
+    if any(isinstance(value, float) for value in values):
+        return np.array([math.nan if value is None else value for value in values], float)
+    if all(isinstance(value, int) for value in values) and max(values, default=0) > LARGEST_INT64:
+        return np.array(values, np.uint64)  # seeds, which as floats would be others
+    return np.array(values)
+
+
+def point_columns(points: Sequence[Point | None]) -> dict[str, list[Any]]:
+    """The columns of `figures`; absent points have none."""
+    found = [{} if point is None else figures(point) for point in points]
+    numbers = {name: [one.get(name) for one in found] for name in NUMBERS}
+    as_floats = {
+        name: [math.nan if value is None else float(value) for value in column]
+        for name, column in numbers.items()
+    }
+    return {**as_floats, **{name: [one.get(name, "") for one in found] for name in TEXTS}}
+
+
+class Table(Result):
+    """A result that is a table, one row a point."""
+
+    @abstractmethod
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """Return one row a point, a structured array."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return `to_numpy` as a data frame; counts and page sizes are whole numbers, or missing."""
+        import pandas as pd
+
+        table = self.to_numpy()
+        frame = pd.DataFrame({name: table[name].tolist() for name in table.dtype.names or ()})
+        return frame.astype({name: "Int64" for name in frame.columns if name in COUNTS})
+
+    def to_csv(self, path: StrPath) -> None:
+        """Write `to_numpy` to a file; missing figures are empty."""
+        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            self.write_csv(file)
+
+    def write_csv(self, file: Any) -> None:
+        """Write `to_numpy` to an open text file."""
+        table = self.to_numpy()
+        names = table.dtype.names or ()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for row in table.tolist():
+            writer.writerow(_csv_cell(name, value) for name, value in zip(names, row, strict=True))
+
+
+def _csv_cell(name: str, value: Any) -> Any:
+    if value is None or value != value:
+        return ""
+    return int(value) if name in COUNTS else value
 
 
 # --- a sweep ---------------------------------------------------------------------------------------------
 
 
-@saved_kind
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep:
+class Sweep(Table):
     """A grid of measurements.
 
     Attributes
@@ -194,82 +292,66 @@ class Sweep:
         """Points that could not be measured."""
         return {key: point for key, point in self.points.items() if isinstance(point, Refusal)}
 
+    @property
+    def complaints(self) -> Counter[tuple[str, str]]:
+        """Why points were refused, and what was warned of: at how many points."""
+        said: Counter[tuple[str, str]] = Counter()
+        for _, point in self:
+            if isinstance(point, Refusal):
+                said["refused", point.reason] += 1
+            else:
+                said.update(("warning", text) for text in point.warnings)
+        return said
+
     def to_numpy(self) -> npt.NDArray[Any]:
         """Return one row a point, a structured array.
 
         Returns
         -------
         ndarray, shape (points,)
-            A column an axis, then ``low_ns`` (for a translation: the cost), ``interval_low_ns``,
-            ``interval_high_ns``, ``median_ns``, ``mean_ns``, ``page_size`` (bytes; 0: not one), ``proof``,
-            ``slices``, ``accesses_per_slice``, ``disturbed_share``, ``core_ghz``, ``setup_seconds``,
-            ``reason`` (why a point was refused; its figures are NaN).
+            A column an axis, then float64 ``low_ns`` (for a translation: the cost), ``interval_low_ns``,
+            ``interval_high_ns``, ``median_ns``, ``mean_ns``, ``page_size`` (bytes, if it is one),
+            ``slices``, ``accesses_per_slice``, ``disturbed_share``, ``core_ghz``, ``setup_seconds`` (without
+            the mapping, which points share), then ``proof`` and ``reason`` (why a point was refused). What
+            is missing is NaN.
         """
-        kinds = [(name, np.asarray(values).dtype.str) for name, values in self.axes.items()]
-        rows = [(*values.values(), *figures(point)) for values, point in self]
-        return np.array(rows, dtype=[*kinds, *COLUMNS])
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return `to_numpy` as a data frame; page sizes that are not one become missing."""
-        import pandas as pd
-
-        frame = pd.DataFrame({name: list(column) for name, column in _columns(self.to_numpy())})
-        frame["page_size"] = frame["page_size"].astype("Int64").mask(frame["page_size"] == 0)
-        return frame
+        rows = list(self)
+        axes = {name: [values[name] for values, _ in rows] for name in self.axes}
+        return tabulate({**axes, **point_columns([point for _, point in rows])})
 
     def to_xarray(self) -> xr.Dataset:
         """Return the numbers of `to_numpy` as a labelled grid; absent points are NaN."""
         import xarray as xr
 
         shape = tuple(len(values) for values in self.axes.values())
-        table = self.to_numpy()
-        grids: dict[str, Any] = {}
-        for name, kind in COLUMNS:
-            if kind.startswith("U"):
-                continue
-            grid = np.full(shape, np.nan)
-            for row in table:
-                where = tuple(values.index(row[axis].item()) for axis, values in self.axes.items())
-                grid[where] = row[name] if (name, row[name]) != ("page_size", 0) else np.nan
-            grids[name] = (tuple(self.axes), grid)
+        every = [self.points.get(key) for key in itertools.product(*self.axes.values())]
+        columns = point_columns(every)
+        grids = {name: (tuple(self.axes), np.reshape(columns[name], shape)) for name in NUMBERS}
         return xr.Dataset(grids, coords=dict(self.axes))
 
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write `to_numpy` to a file; missing figures are empty."""
-        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            write_csv(file, self.to_numpy())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file that `load` reads."""
-        save(self, path)
-
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the low estimate over the first axis, a line for each value of the others."""
+        """Draw the low estimate over the first axis of numbers, a line for each value of the others."""
         from . import plot
 
         return plot.sweep(self, ax)
-
-    def __repr__(self) -> str:
-        return "\n".join((f"<{self.title}", *(f"  {name}: {text}" for name, text in self._rows()))) + ">"
 
     @property
     def title(self) -> str:
         """What was swept, in a few words."""
         return f"sweep of {self.probe}: {len(self)} points"
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What a reader wants to know: names and texts."""
         for name, values in self.axes.items():
-            shown = [format_size(v) if name in SIZE_AXES and isinstance(v, int) else str(v) for v in values]
+            shown = [axis_text(name, value) for value in values]
             yield name, ", ".join(shown if len(shown) <= 6 else [*shown[:3], "...", *shown[-2:]])
-        if self.refused:
-            reasons = sorted({refusal.reason for refusal in self.refused.values()})
-            yield (
-                "refused",
-                f"{len(self.refused)} points: {reasons[0]}" + (" ..." if len(reasons) > 1 else ""),
-            )
+        for (what, text), count in self.complaints.items():
+            yield what, f"{count} of {len(self)} points: {text}"
 
-    def _repr_html_(self) -> str:
-        return html_table(self.title, self._rows())
+    def summary(self) -> dict[str, Any]:
+        """Every figure as a plain value, without the raw slices."""
+        points = [{**values, **point.summary()} for values, point in self]
+        return {"probe": self.probe, "axes": self.axes, "points": points}
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`. Facts of the host are written once for all points."""
@@ -293,7 +375,9 @@ class Sweep:
         return cls(parts["probe"], parts["axes"], points)
 
 
-SIZE_AXES = frozenset({"size", "working_set", "stride", "record_size"})
+def axis_text(name: str, value: Any) -> str:
+    """A value of an axis, for people."""
+    return format_size(value) if name in SIZE_AXES and isinstance(value, int) else str(value)
 
 
 def _runs(parts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -308,29 +392,11 @@ def _share_hosts(parts: dict[str, Any], hosts: list[Any]) -> None:
         run["host"] = hosts.index(run["host"])
 
 
-def _columns(table: npt.NDArray[Any]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    for name in table.dtype.names or ():
-        yield name, table[name]
-
-
-def write_csv(file: Any, table: npt.NDArray[Any]) -> None:
-    """Write a table of figures; missing ones are empty, never zero."""
-    writer = csv.writer(file, lineterminator="\n")
-    names = table.dtype.names or ()
-    writer.writerow(names)
-    for row in table:
-        values = [value.item() for value in row]
-        writer.writerow(
-            "" if value != value or (name == "page_size" and value == 0) else value
-            for name, value in zip(names, values, strict=True)
-        )
-
-
 def sweep(
     probe: Callable[..., Any],
     *,
     on_error: Literal["keep", "raise"] = "keep",
-    progress: bool | Callable[[int, int], None] = True,
+    progress: Progress = True,
     order_seed: int = 0,
     **axes: Any,
 ) -> Sweep:
@@ -367,12 +433,10 @@ def sweep(
     >>> s.axes
     {'size': [16384, 32768], 'pages': ['base']}
     """
-    if on_error not in ("keep", "raise"):
-        raise ValueError(f"on_error={on_error!r} must be 'keep' or 'raise'")
     grid, fixed = _split_axes(probe, axes)
     keys = list(itertools.product(*grid.values()))
     asked = [Asked(probe, key, {**fixed, **dict(zip(grid, key, strict=True))}) for key in keys]
-    points = run_points(asked, on_error == "raise", progress, order_seed)
+    points = run_points(asked, on_error, progress, order_seed)
     return Sweep(probe.__name__, grid, {ask.key: points[ask] for ask in asked})
 
 
@@ -385,17 +449,38 @@ def _split_axes(
     for name, value in axes.items():
         if name not in known:
             raise TypeError(f"{probe.__name__} has no parameter {name!r}: it has {', '.join(known)}")
-        if isinstance(value, list | tuple | range | np.ndarray) and name not in SEQUENCES:
+        if is_axis(value) and name not in SEQUENCES:
             grid[name] = _axis(name, value)
         else:
-            fixed[name] = parse_size(value, name) if name == "size" and isinstance(value, str) else value
+            fixed[name] = _fixed(name, value)
+    for name, parameter in known.items():
+        if parameter.default is inspect.Parameter.empty and name not in axes:
+            raise TypeError(f"a sweep of {probe.__name__} needs {name}=, one value or a list of them")
+    check_common(fixed)
     return grid, fixed
 
 
+def check_common(fixed: Mapping[str, Any]) -> None:
+    """What is wrong at every point is wrong usage: an error before anything is mapped."""
+    known = inspect.signature(probes.chase).parameters
+    names = [one.name for one in fields(probes._Common)]
+    probes._Common(**{name: fixed.get(name, known[name].default) for name in names})
+
+
+def is_axis(value: Any) -> bool:
+    """Whether a value is several values: an iterable that is no text."""
+    single = isinstance(value, str | bytes | Mapping) or (isinstance(value, np.ndarray) and not value.ndim)
+    return isinstance(value, Iterable) and not single
+
+
+def _fixed(name: str, value: Any) -> Any:
+    plain = value.item() if isinstance(value, np.generic | np.ndarray) else value
+    sized = name in SIZE_AXES and plain is not None and not isinstance(plain, Region)
+    return parse_size(plain, name) if sized else plain
+
+
 def _axis(name: str, values: Iterable[Any]) -> list[Any]:
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-    if name in SIZE_AXES:
-        plain = [parse_size(value, name) for value in plain]
+    plain = [_fixed(name, value) for value in values]
     if not plain:
         raise ValueError(f"{name}=[] has no value: an axis needs at least one")
     if len(set(plain)) < len(plain):
@@ -404,6 +489,13 @@ def _axis(name: str, values: Iterable[Any]) -> list[Any]:
 
 
 # --- running points --------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """What points that share a region have in common."""
+
+    pages: str
+    strict: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -415,54 +507,26 @@ class Asked:
     arguments: dict[str, Any]
 
     @property
-    def mapping(self) -> tuple[str, bool] | None:
-        """Points of the same policy share a region; ``None``: this one maps its own memory."""
-        if (
-            isinstance(self.arguments.get("size"), Region)
-            or "working_set" not in inspect.signature(self.probe).parameters
-        ):
+    def memory(self) -> Memory | None:
+        """The region it shares; ``None``: it brings or maps its own memory."""
+        own = isinstance(self.arguments.get("size"), Region) or "working_set" in self.arguments
+        if own or "working_set" not in inspect.signature(self.probe).parameters:
             return None
-        return self.arguments.get("pages") or "base", self.arguments.get("strict", True)
+        return Memory(self.arguments.get("pages") or "base", self.arguments.get("strict", True))
 
     @property
     def needed(self) -> int:
         """Bytes of a region."""
-        return probes.bytes_needed(self.probe.__name__, parse_size(self.arguments["size"]))
+        return probes.bytes_needed(self.probe.__name__, self.arguments["size"])
 
     def measure(self, region: Region | None) -> Point:
         """Measure it, on a shared region if there is one."""
-        if region is None:
-            point: Point = self.probe(**self.arguments)
-            return point
-        arguments = {
-            name: value for name, value in self.arguments.items() if name not in ("size", "pages", "strict")
-        }
-        shared: Point = self.probe(region, working_set=self.arguments["size"], **arguments)
-        return shared
-
-
-def run_points(
-    asked: Sequence[Asked], stop_on_error: bool, progress: bool | Callable[[int, int], None], seed: int
-) -> dict[Asked, Point]:
-    """Measure points in random order, with every policy mapped once: all at once if they fit together."""
-    points: dict[Asked, Point] = {}
-    groups: dict[tuple[str, bool] | None, list[Asked]] = {}
-    for ask in asked:
-        groups.setdefault(ask.mapping, []).append(ask)
-    batches = [list(groups)] if _fit_together(groups) else [[mapping] for mapping in groups]
-    shuffled = random.Random(seed)
-    with _bar(len(asked), progress) as advance:
-        for batch in batches:
-            with ExitStack() as stack:
-                shared = {
-                    mapping: _share(mapping, groups[mapping], stack, stop_on_error) for mapping in batch
-                }
-                todo = [ask for mapping in batch for ask in groups[mapping]]
-                shuffled.shuffle(todo)
-                for ask in todo:
-                    points[ask] = _measure(ask, shared[ask.mapping], stop_on_error)
-                    advance()
-    return points
+        arguments = dict(self.arguments)
+        if region is not None:
+            arguments = {name: arguments[name] for name in arguments if name not in ("pages", "strict")}
+            arguments |= {"size": region, "working_set": self.arguments["size"]}
+        point: Point = self.probe(**arguments)
+        return point
 
 
 @dataclass(frozen=True)
@@ -472,299 +536,80 @@ class Shared:
     region: Region | None = None
     refusal: Refusal | None = None
 
-    def refuses(self, ask: Asked) -> bool:
-        """Whether the point needs more than could be mapped."""
-        return self.refusal is not None and (self.region is None or ask.needed > self.region.mapped_bytes)
+    def measure(self, ask: Asked, kept: Kept) -> Point:
+        """Measure a point on it, or say why not."""
+        fits = self.region is not None and ask.needed <= self.region.mapped_bytes
+        if self.refusal and not fits:
+            return self.refusal
+        try:
+            return ask.measure(self.region)
+        except kept as error:
+            return Refusal.of(error)
 
 
-def _measure(ask: Asked, shared: Shared, stop_on_error: bool) -> Point:
-    if shared.refusal is not None and shared.refuses(ask):
-        return shared.refusal
-    try:
-        return ask.measure(shared.region)
-    except REFUSALS as error:
-        if stop_on_error:
-            raise
-        return Refusal.of(error)
+def run_points(
+    asked: Sequence[Asked], on_error: Literal["keep", "raise"], progress: Progress, seed: int
+) -> dict[Asked, Point]:
+    """Measure points in random order, with every policy mapped once: all at once if they fit together."""
+    if on_error not in ("keep", "raise"):
+        raise ValueError(f"on_error={on_error!r} must be 'keep' or 'raise'")
+    kept = REFUSALS if on_error == "keep" else ()
+    groups: dict[Memory | None, list[Asked]] = {}
+    for ask in asked:
+        groups.setdefault(ask.memory, []).append(ask)
+    batches = [list(groups)] if _fit_together(groups) else [[memory] for memory in groups]
+    shuffled = random.Random(seed)
+    points: dict[Asked, Point] = {}
+    with _progress(len(asked), progress) as advance:
+        for batch in batches:
+            with ExitStack() as stack:
+                shared = {memory: _share(memory, groups[memory], stack, kept) for memory in batch}
+                todo = [ask for memory in batch for ask in groups[memory]]
+                shuffled.shuffle(todo)
+                for ask in todo:
+                    points[ask] = shared[ask.memory].measure(ask, kept)
+                    advance()
+    return points
 
 
-def _share(
-    mapping: tuple[str, bool] | None, asked: Sequence[Asked], stack: ExitStack, stop_on_error: bool
-) -> Shared:
+def _share(memory: Memory | None, asked: Sequence[Asked], stack: ExitStack, kept: Kept) -> Shared:
     """Map as much as the largest point that fits needs; the larger ones are refused by the first reason."""
-    if mapping is None:
+    if memory is None:
         return Shared()
     refusal: Refusal | None = None
     for needed in sorted({ask.needed for ask in asked}, reverse=True):
         try:
-            return Shared(stack.enter_context(Region(needed, mapping[0], strict=mapping[1])), refusal)
-        except REFUSALS as error:
-            if stop_on_error:
-                raise
+            return Shared(stack.enter_context(Region(needed, memory.pages, strict=memory.strict)), refusal)
+        except kept as error:
             refusal = refusal or Refusal.of(error)
-            if not isinstance(error, MemoryError):
-                break
     return Shared(None, refusal)
 
 
-def _fit_together(groups: Mapping[tuple[str, bool] | None, Sequence[Asked]]) -> bool:
+def _fit_together(groups: Mapping[Memory | None, Sequence[Asked]]) -> bool:
     """Whether the largest region of every policy can be mapped at the same time."""
     ordinary = 0
     try:
-        for mapping, asked in groups.items():
-            if mapping is None:
-                continue
-            policy = find_policy(mapping[0])
-            if policy.kind != "hugetlb":  # those come from a pool of their own
+        for memory, asked in groups.items():
+            policy = find_policy(memory.pages) if memory else None
+            if policy and policy.kind != "hugetlb":  # those come from a pool of their own
                 ordinary += pages.mapped_size(max(ask.needed for ask in asked), policy)
         if ordinary:
             pages.check_budget(ordinary, find_policy("base"), "all policies together")
-    except (ValueError, TypeError, MemoryError):
+    except (ValueError, MemoryError):
         return False
     return True
 
 
-class _bar(ExitStack):  # noqa: N801 - used like a function
-    """Progress: a bar where somebody can see it, or the caller's function."""
+@contextmanager
+def _progress(total: int, progress: Progress) -> Iterator[Callable[[], object]]:
+    """What to call when one more point is done: a bar where somebody can see it, or the caller's function."""
+    done = itertools.count(1)
+    if callable(progress):
+        yield lambda: progress(next(done), total)
+    elif progress and ((sys.stderr and sys.stderr.isatty()) or "ipykernel" in sys.modules):
+        from tqdm.auto import tqdm
 
-    def __init__(self, total: int, progress: bool | Callable[[int, int], None]) -> None:
-        super().__init__()
-        self.total, self.done, self.progress = total, 0, progress
-        self.bar: Any = None
-        if progress is True:
-            from tqdm.auto import tqdm
-
-            visible = sys.stderr.isatty() or "ipykernel" in sys.modules
-            self.bar = self.enter_context(tqdm(total=total, disable=not visible, unit="point", leave=False))
-
-    def __enter__(self) -> Callable[[], None]:  # type: ignore[override]
-        super().__enter__()
-        return self.advance
-
-    def advance(self) -> None:
-        """One more point is done."""
-        self.done += 1
-        if self.bar is not None:
-            self.bar.update()
-        elif callable(self.progress):
-            self.progress(self.done, self.total)
-
-
-# --- the curve -------------------------------------------------------------------------------------------
-
-VIEW_STEP = 4  # working sets of the second view are this factor apart ...
-VIEW_LINES = 5  # ... and at most so many
-
-
-def default_policies() -> list[str]:
-    """Policies that a curve measures by default: base, thp, every hugetlb and mTHP size on offer."""
-    known = pages.page_policies()
-    huge = [policy.name for policy in known if policy.offered and policy.kind in ("hugetlb", "mthp")]
-    thp = [policy.name for policy in known if policy.kind == "thp"]
-    return ["base", *thp, *huge]
-
-
-def view_sizes(working_sets: Sequence[int]) -> list[int]:
-    """Working sets of the second view, latency over page size: a few from the largest down."""
-    chosen: list[int] = []
-    for size in sorted(working_sets, reverse=True):
-        if len(chosen) < VIEW_LINES and (not chosen or size * VIEW_STEP <= chosen[-1]):
-            chosen.append(size)
-    return chosen[::-1]
-
-
-@saved_kind
-@dataclass(frozen=True, eq=False, repr=False)
-class Curve:
-    """Latency over working set and page policy, with the translation cost beside it.
-
-    Attributes
-    ----------
-    chase : Sweep
-        A dependent load on every cache line of the working set; axes ``size`` (bytes), ``pages``.
-    translation : Sweep
-        What translation adds at one node a base page; the same axes.
-    view : list of int
-        Working sets in bytes at which every page size was measured.
-    """
-
-    kind: ClassVar[str] = "curve"
-
-    chase: Sweep
-    translation: Sweep
-    view: list[int]
-    notes: list[str] = field(
-        default_factory=list
-    )  # policies that the machine does not offer, and how it would
-
-    @property
-    def policies(self) -> list[str]:
-        """Page policies, in the order of asking."""
-        return list(self.chase.axes["pages"])
-
-    @property
-    def host(self) -> dict[str, Any]:
-        """Facts of the machine."""
-        measured = (point for point in self.chase.points.values() if isinstance(point, Measurement))
-        return next((point.host for point in measured), {})
-
-    def to_numpy(self) -> npt.NDArray[Any]:
-        """Return one row a point: the columns of `Sweep.to_numpy`, and the cost with its interval."""
-        table = self.chase.to_numpy()
-        costs = {key: figures(point) for key, point in self.translation.points.items()}
-        nan = math.nan
-        added = [costs.get((size, name), (nan,) * 3)[:3] for size, name in zip(table["size"].tolist(), table["pages"].tolist(), strict=True)]  # fmt: skip # noqa: E501
-        kinds = [("translation_ns", "f8"), ("translation_low_ns", "f8"), ("translation_high_ns", "f8")]
-        rows = [(*row, *cost) for row, cost in zip(table.tolist(), added, strict=True)]
-        return np.array(rows, dtype=[*table.dtype.descr, *kinds])
-
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write `to_numpy` to a file; missing figures are empty."""
-        with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            write_csv(file, self.to_numpy())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file that `load` reads."""
-        save(self, path)
-
-    def plot(self, ax: Axes | None = None, *, x: Literal["working_set", "page_size"] = "working_set") -> Axes:
-        """Draw one view on the given Axes: latency over working set, or over page size."""
-        from . import plot
-
-        return plot.curve(self, ax, x)
-
-    def figure(self) -> Figure:
-        """Draw both views side by side."""
-        from . import plot
-
-        return plot.curve_figure(self)
-
-    @property
-    def setup(self) -> dict[str, dict[str, float]]:
-        """Seconds of mapping, populating and the first passes by page policy: once for all its points."""
-        found: dict[str, dict[str, float]] = {}
-        for (_, name), point in self.chase.points.items():
-            if isinstance(point, Measurement) and name not in found:
-                found[name] = {step: taken for step, taken in point.setup.items() if step in REGION_STEPS}
-                found[name]["mapped_bytes"] = point.params["mapped_bytes"]
-        return found
-
-    @property
-    def title(self) -> str:
-        """What was measured, in a few words."""
-        span = self.chase.axes["size"]
-        return f"curve from {format_size(span[0])} to {format_size(span[-1])} on {', '.join(self.policies)}"
-
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        for name in self.policies:
-            largest = [
-                (s, p) for (s, n), p in self.chase.points.items() if n == name and isinstance(p, Measurement)
-            ]
-            if largest:
-                size, point = max(largest, key=lambda pair: pair[0])
-                cost = self.translation.points.get((size, name))
-                added = f", translation {cost.cost:.1f} ns" if isinstance(cost, Translation) else ""
-                yield name, f"{point.low:.1f} ns at {format_size(size)}{added}; {point.backing}"
-        for note in self.notes:
-            yield "not offered", note
-
-    def __repr__(self) -> str:
-        return "\n".join((f"<{self.title}", *(f"  {name}: {text}" for name, text in self._rows()))) + ">"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.title, self._rows())
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        sweeps = {"chase": self.chase, "translation": self.translation}
-        parts = {name: one.to_parts(below(name, put)) for name, one in sweeps.items()}
-        return {**parts, "view": self.view, "notes": self.notes}
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        sweeps = {
-            name: Sweep.from_parts(parts[name], from_below(name, get)) for name in ("chase", "translation")
-        }
-        return cls(**sweeps, view=parts["view"], notes=parts["notes"])
-
-
-REGION_STEPS = ("map", "populate", "collapse", "first_pass", "second_pass")
-
-
-def curve(
-    sizes: Iterable[Size] | None = None,
-    pages: Iterable[str] | None = None,
-    *,
-    strict: bool = True,
-    seed: int = 0,
-    cpu: int | None = None,
-    precision: float = 0.01,
-    max_seconds: float = 0.3,
-    on_error: Literal["keep", "raise"] = "keep",
-    progress: bool | Callable[[int, int], None] = True,
-) -> Curve:
-    """Measure latency over working set and page policy, with the translation cost beside it.
-
-    Every working set is measured on every policy twice: as a `chase` on each of its cache lines, and as a
-    `translation` at one node a base page. Multi-size transparent huge pages are measured at the working
-    sets of the second view only.
-
-    Parameters
-    ----------
-    sizes : iterable of int or str, optional
-        Working sets in bytes; 16 KiB to 1 GiB, four an octave, by default.
-    pages : iterable of str, optional
-        Page policies; base, thp and every hugetlb and mTHP size that this machine offers by default.
-    strict, seed, cpu, precision
-        As for `chase`.
-    max_seconds : float
-        Time for the timed part of each point, at most.
-    on_error, progress
-        As for `sweep`.
-
-    Returns
-    -------
-    Curve
-        ``.plot()``, ``.plot(x="page_size")``, ``.to_numpy()``, ``.save()``.
-
-    Notes
-    -----
-    Isolates: nothing by itself; it shows caches and translation together, and translation alone. The result
-    is of the guest's pages; a hypervisor may back them by smaller ones.
-    """
-    working_sets = sorted(
-        {parse_size(size, "sizes") for size in (default_sizes() if sizes is None else sizes)}
-    )
-    names = default_policies() if pages is None else [find_policy(name).name for name in pages]
-    if not working_sets or not names:
-        raise ValueError("sizes and pages need at least one value each")
-    if len(set(names)) < len(names):
-        raise ValueError(f"pages={names} repeats a policy")
-    view = view_sizes(working_sets)
-    common = {"strict": strict, "seed": seed, "cpu": cpu, "precision": precision, "max_seconds": max_seconds}
-    base = machine.base_page_size()
-    asked: dict[str, list[Asked]] = {"chase": [], "translation": []}
-    for name in names:
-        few = pages is None and find_policy(name).kind == "mthp"
-        for size in view if few else working_sets:
-            arguments = {"size": size, "pages": name, **common}
-            asked["chase"].append(Asked(probes.chase, (size, name), arguments))
-            if size >= 2 * base:
-                asked["translation"].append(Asked(probes.translation, (size, name), arguments))
-    points = run_points([*asked["chase"], *asked["translation"]], on_error == "raise", progress, seed)
-    axes: dict[str, list[Any]] = {"size": working_sets, "pages": names}
-    made = {
-        probe: Sweep(probe, axes, {ask.key: points[ask] for ask in asks}) for probe, asks in asked.items()
-    }
-    return Curve(**made, view=view, notes=not_offered())
-
-
-def default_sizes() -> list[int]:
-    """16 KiB to 1 GiB, four an octave."""
-    return sizes("16KiB", "1GiB", 4)
-
-
-def not_offered() -> list[str]:
-    """Page policies that this machine does not offer, each with the command that would offer it."""
-    return [str(policy) for policy in pages.page_policies() if not policy.offered]
+        with tqdm(total=total, unit="point", leave=False) as bar:
+            yield bar.update
+    else:
+        yield lambda: None

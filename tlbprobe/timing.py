@@ -16,10 +16,14 @@ import numpy.typing as npt
 from . import _core, analysis
 
 SHORTEST_NS = 100e3  # of a slice; the clock costs tens of nanoseconds, interrupts come a few hundred a second
+LAP_SECONDS = 0.05  # of the untimed lap before the first slice, a tenth of the time for all at most
+LAP_ACCESSES = 1 << 13  # at once: a few milliseconds where every access misses
+SHORT = 0.75  # of the length aimed at: a slice that takes less was measured too short
 LONGEST_NS = 12e6  # of a slice, so that Ctrl-C is answered in 100 ms with several runs and their warming
 CLOCK_SHARE = 1e-3  # of a slice that reading the clock, or one step of it, may cost
 CLOCK_TOLERANCE = 1e-3  # relative, between two clocks: slewing bends one by at most half of it
 LEAST_SLICES = 4  # of a measurement that has no time for more
+MOST_SLICES = 1 << 20  # of one batch: some 50 MB for each run
 LEAST_CHECK_NS = 5e6  # between two moments of which the clocks are compared
 
 
@@ -40,19 +44,25 @@ def pinned(cpu: int | None) -> Iterator[int]:
     """Keep this thread on one CPU, the current one by default, and let it go again afterwards."""
     before = os.sched_getaffinity(0)
     chosen = _core.cpu() if cpu is None else cpu
-    try:
-        os.sched_setaffinity(0, {chosen})
-    except OSError as error:
-        error.add_note(f"cpu={chosen} cannot be pinned to: this process may use {sorted(before)}")
-        raise
-    try:
+    try:  # around everything: Ctrl-C may come between any two steps
+        _pin(chosen, before)
         yield chosen
     finally:
         os.sched_setaffinity(0, before)
 
 
+def _pin(cpu: int, allowed: set[int]) -> None:
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError as error:
+        error.add_note(f"cpu={cpu} cannot be pinned to: this process may use {sorted(allowed)}")
+        raise
+
+
 def check_cpu(cpu: int | None) -> None:
-    """Raise a ValueError for a CPU that this thread may not use."""
+    """Raise an error for what is no CPU, or none that this thread may use."""
+    if cpu is not None and (isinstance(cpu, bool) or not isinstance(cpu, int)):
+        raise TypeError(f"cpu={cpu!r} must be the number of a CPU, or None for the current one")
     allowed = os.sched_getaffinity(0)
     if cpu is not None and cpu not in allowed:
         raise ValueError(f"cpu={cpu!r} is not one that this process may use: {sorted(allowed)}")
@@ -102,7 +112,8 @@ def clock_complaint(start: Moment, end: Moment, rate: float | None) -> str:
     for name, other in others.items():
         if abs(other - elapsed) > CLOCK_TOLERANCE * elapsed:
             return (
-                f"CLOCK_MONOTONIC_RAW ran {elapsed / other - 1:+.2%} against {name}: times are that uncertain"
+                f"CLOCK_MONOTONIC_RAW went {elapsed / 1e6:.2f} ms while {name} went {other / 1e6:.2f} ms: "
+                "times are that uncertain"
             )
     return ""
 
@@ -111,14 +122,14 @@ def clock_complaint(start: Moment, end: Moment, rate: float | None) -> str:
 
 
 def measure(
-    runs: Sequence[_core.Run], *, precision: float, max_seconds: float
+    session: _core.Session, *, precision: float, max_seconds: float
 ) -> tuple[list[Timed], tuple[str, ...]]:
-    """Time slices of the runs in turn until each is precise, or the time is over.
+    """Time slices of the parts of a session in turn until each is precise, or the time is over.
 
     Parameters
     ----------
-    runs : sequence of _core.Run
-        Prepared; the thread is pinned already.
+    session : _core.Session
+        The thread is pinned already.
     precision : float
         Half the interval over the low estimate at which to stop.
     max_seconds : float
@@ -127,20 +138,22 @@ def measure(
     Returns
     -------
     list of Timed
-        One for each run, of the same number of slices.
+        One for each part, of the same number of slices.
     tuple of str
         Warnings.
     """
     rate = tick_rate()
     start = Moment.now()
     deadline = time.perf_counter() + max_seconds
-    rounds, accesses, settled = _find_length(runs, deadline)
+    _lap(session, min(LAP_SECONDS, max_seconds / 10))
+    rounds, accesses, settled = _find_length(session, deadline)
     while not all(analysis.precise(ns, precision) for ns in rounds.ns(accesses)):
         seconds = _round_seconds(rounds)
-        batch = min(analysis.next_batch(rounds.slices), int((deadline - time.perf_counter()) / seconds))
+        affordable = int((deadline - time.perf_counter()) / seconds)
+        batch = min(analysis.next_batch(rounds.slices), affordable, MOST_SLICES)
         if batch < 1:
             break
-        rounds.add(_core.measure(tuple(runs), tuple(accesses), batch))
+        rounds.add(session.measure(accesses, batch))
     complaint = clock_complaint(start, Moment.now(), rate)
     warnings = [complaint] if complaint else []
     if not settled:
@@ -152,7 +165,7 @@ def measure(
 
 
 class Rounds:
-    """What `_core.measure` returned, batch after batch."""
+    """What the session's `measure` returned, batch after batch."""
 
     def __init__(self, first: dict[str, npt.NDArray[np.int64]]) -> None:
         self.batches = [first]
@@ -213,34 +226,51 @@ def _round_seconds(rounds: Rounds) -> float:
     return float(ns * (2 if rounds.all("ns").shape[0] > 1 else 1) + 10e3) * 1e-9
 
 
-def _find_length(runs: Sequence[_core.Run], deadline: float) -> tuple[Rounds, list[int], bool]:
+def _lap(session: _core.Session, seconds: float) -> None:
+    """Go untimed until the caches hold what the accesses leave in them, and not what preparing left.
+
+    Preparing wrote all nodes in address order. The first accesses hit what it wrote last, and were up to a
+    third faster than all that came after, which a low quantile would have taken for the truth.
+    """
+    chunk = tuple(min(lap, LAP_ACCESSES) for lap in session.laps)
+    end = time.perf_counter() + seconds
+    done = 0
+    while done < max(session.laps) and time.perf_counter() < end:
+        session.measure(chunk, 1)
+        done += 2 * LAP_ACCESSES  # as many again come before the slice
+
+
+def _find_length(session: _core.Session, deadline: float) -> tuple[Rounds, tuple[int, ...], bool]:
     """Double the slices until that moves the low estimate by less than 1 %, as the first batches tell."""
     target = shortest_slice_ns()
-    per_access = [_pilot(run) for run in runs]
+    turns = 2 if len(session.laps) > 1 else 1  # each is warmed before its slice if there are others
+    per_access = _pilot(session)
     while True:
-        accesses = [max(1, round(target / ns)) for ns in per_access]
-        seconds = sum(n * ns for n, ns in zip(accesses, per_access, strict=True)) * 1e-9
-        seconds *= 2 if len(runs) > 1 else 1
+        accesses = tuple(max(1, round(target / ns)) for ns in per_access)
+        seconds = turns * sum(n * ns for n, ns in zip(accesses, per_access, strict=True)) * 1e-9
         affordable = int((deadline - time.perf_counter()) / seconds)
         batch = min(analysis.FIRST_BATCH, max(LEAST_SLICES, affordable))
-        rounds = Rounds(_core.measure(tuple(runs), tuple(accesses), batch))
-        settled = [analysis.long_enough(ns) for ns in rounds.ns(accesses)]
-        if all(settled):
-            return rounds, accesses, batch == analysis.FIRST_BATCH
-        left = deadline - time.perf_counter()
-        if 2 * target > LONGEST_NS or 2 * seconds * analysis.FIRST_BATCH > left:
+        rounds = Rounds(session.measure(accesses, batch))
+        series = rounds.ns(accesses)
+        per_access = [analysis.low(ns) for ns in series]
+        if all(n * ns >= SHORT * target for n, ns in zip(accesses, per_access, strict=True)):
+            if all(analysis.long_enough(ns) for ns in series):
+                return rounds, accesses, batch == analysis.FIRST_BATCH
+            target *= 2
+        next_seconds = turns * len(series) * target * 1e-9 * analysis.FIRST_BATCH
+        if target > LONGEST_NS or next_seconds > deadline - time.perf_counter():
             return rounds, accesses, False
-        target *= 2
 
 
-def _pilot(run: _core.Run) -> float:
-    """Roughly the nanoseconds of one access, warm."""
-    accesses = 64
+def _pilot(session: _core.Session) -> list[float]:
+    """Roughly the nanoseconds of one access of each part; cold caches and disturbance may have added some."""
+    accesses = [64] * len(session.laps)
     while True:
-        ns = _core.measure((run,), (accesses,), 1)["ns"][0, 0]
-        if ns >= SHORTEST_NS / 4:
-            return float(ns / accesses)
-        accesses *= 4
+        ns = session.measure(tuple(accesses), 1)["ns"][:, 0]
+        short = ns < SHORTEST_NS / 4
+        if not short.any():
+            return [float(each) for each in ns / accesses]
+        accesses = [n * 4 if again else n for n, again in zip(accesses, short, strict=True)]
 
 
 def counters_refused(counters: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,232 @@
+"""Speed and memory, each beside what it is compared with and the goal: ``make bench``.
+
+Ratios come from one run wherever they can. These are goals to look at, not tests: a shared machine may miss
+any of them. Names of benchmarks may be given as arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+import tlbprobe as tp
+from tlbprobe import _core, machine
+
+HERE = Path(__file__).parent
+CSRC = HERE.parents[1] / "csrc"
+GIB = 1 << 30
+Row = tuple[str, str, str]
+
+
+def compiled() -> ctypes.CDLL:
+    """The code that we are compared with, compiled as we are."""
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "compare.so")
+        flags = ["-std=c11", "-O2", "-D_GNU_SOURCE", "-shared", "-fPIC", f"-I{CSRC}"]
+        subprocess.run([os.environ.get("CC", "gcc"), *flags, HERE / "compare.c", "-o", library], check=True)
+        compare = ctypes.CDLL(str(library))
+    compare.hand_written_chase.restype = ctypes.c_double
+    compare.sattolo_in_place.restype = ctypes.c_double
+    return compare
+
+
+def low(values: list[float]) -> float:
+    return float(np.quantile(values, 0.05))
+
+
+def loop() -> Iterator[Row]:
+    """An L1-resident chase against the loop that anyone would write, in turn."""
+    compare = compiled()
+    size, accesses = 16 << 10, 90000
+    line = machine.cache_line_size()
+    parameters = {"nodes": size // line, "spacing": line, "lines": 1, "line": line, "seed": 0}
+    ours: list[float] = []
+    theirs: list[float] = []
+    with tp.Region(size) as region, _core.Session([(region, "chase", 0, size, parameters)]) as session:
+        first = ctypes.c_void_p(region.address)
+        for _ in range(40):
+            ours.extend(session.measure((accesses,), 10)["ns"][0] / accesses)
+            theirs.extend(compare.hand_written_chase(first, accesses) for _ in range(10))
+    ratio = low(ours) / low(theirs)
+    text = f"{low(ours):.4f} / {low(theirs):.4f} ns = {ratio:.4f}"
+    yield "L1 chase / hand-written loop", text, "0.99 to 1.01"
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[None]:
+    """A process that computes on every core."""
+    spin = "\nwhile True: pass"
+    count = os.cpu_count() or 1
+    processes = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
+    try:
+        time.sleep(1)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def load() -> Iterator[Row]:
+    """The low estimate, idle and with a busy process on every core."""
+    for size, seconds in (("16KiB", 2.0), ("256KiB", 2.0), ("64MiB", 5.0), ("1GiB", 5.0)):
+        with tp.Region(size) as region:
+            idle = tp.chase(region, max_seconds=seconds)
+            with busy():
+                loaded = tp.chase(region, max_seconds=seconds)
+            idle_again = tp.chase(region, max_seconds=seconds)
+        ratio = loaded.low / idle.low
+        means = f"means {idle.mean:.4g}, {loaded.mean:.4g}; idle again {idle_again.low / idle.low:.3f}"
+        text = f"{loaded.low:.4g} / {idle.low:.4g} ns = {ratio:.3f} ({means})"
+        yield f"low under load / idle, {size}", text, "0.97 to 1.03"
+
+
+def cycle() -> Iterator[Row]:
+    """Building a random cycle over 1 GiB, against in-place Sattolo on the same memory."""
+    compare = compiled()
+    line = machine.cache_line_size()
+    for pages in ("base", "thp"):
+        with tp.Region(GIB, pages) as region:
+            for spacing in (64, 8):
+                count = GIB // spacing
+                parameters = {"nodes": count, "spacing": spacing, "lines": 1, "line": line, "seed": 1}
+                ours, theirs = [], []
+                for _ in range(3 if spacing > 8 else 2):
+                    start = time.perf_counter()
+                    _core.Session([(region, "chase", 0, GIB, parameters)]).close()
+                    ours.append(time.perf_counter() - start)
+                    base = ctypes.c_void_p(region.address)
+                    arguments = (base, *(ctypes.c_uint64(n) for n in (count, spacing, 1)))
+                    theirs.append(compare.sattolo_in_place(*arguments))
+                ratio = min(theirs) / min(ours)
+                text = f"{min(theirs):.3f} s / {min(ours):.3f} s = {ratio:.2f}"
+                yield f"Sattolo / cycle, {spacing} B nodes, {pages}", text, "at least 2"
+
+
+PEAK = """
+import re, sys, tlbprobe as tp
+tp.chase("1GiB", stride=int(sys.argv[1]), max_seconds=0.2)
+print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
+"""
+
+
+def memory() -> Iterator[Row]:
+    """Peak memory of a process that chases over 1 GiB."""
+    for stride in (64, 8, 128, 4096):
+        command = [sys.executable, "-c", PEAK, str(stride)]
+        peak = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
+        yield f"peak memory, 1 GiB, stride {stride}", f"{peak:.0f} MiB", f"at most {1.10 * 1024 + 64:.0f} MiB"
+
+
+def point() -> Iterator[Row]:
+    """One point of 1 GiB to 1 %: all that comes after the first touch."""
+    for pages in ("thp", "base"):
+        start = time.perf_counter()
+        measured = tp.chase("1GiB", pages)
+        wall = time.perf_counter() - start
+        touch = sum(measured.setup[step] for step in ("map", "populate"))
+        after = sum(measured.setup.values()) - touch
+        precision = (
+            (measured.interval[1] - measured.interval[0]) / 2 / measured.low if measured.interval else 1
+        )
+        text = (
+            f"{after:.2f} s to {precision:.2%}: {measured.low:.0f} ns (touch {touch:.2f} s, all {wall:.2f} s)"
+        )
+        yield f"1 GiB on {pages} after the first touch", text, "at most 1.8 s"
+
+
+def length() -> Iterator[Row]:
+    """Slices of half and of double length, in turn with those that were chosen: how far low moves."""
+    for size in ("256KiB", "16MiB", "1GiB"):
+        with tp.Region(size) as region:
+            chosen = tp.chase(region)
+            line = machine.cache_line_size()
+            nodes = region.size // line
+            parameters = {"nodes": nodes, "spacing": line, "lines": 1, "line": line, "seed": 0}
+            lows: dict[int, list[float]] = {}
+            accesses = [max(1, int(chosen.accesses_per_slice * factor)) for factor in (0.5, 1, 2)]
+            with _core.Session([(region, "chase", 0, region.size, parameters)]) as session:
+                for _ in range(10):
+                    for count in accesses:
+                        slices = session.measure((count,), 60)["ns"][0] / count
+                        lows.setdefault(count, []).extend(slices)
+        half, one, double = (low(lows[count]) for count in accesses)
+        text = f"half {half / one - 1:+.2%}, double {double / one - 1:+.2%}, of {accesses[1]} accesses"
+        yield f"low by slice length, {size}", text, "within 1 %"
+
+
+def curve() -> Iterator[Row]:
+    """The whole default curve."""
+    start = time.perf_counter()
+    result = tp.curve(progress=False)
+    wall = time.perf_counter() - start
+    points = len(result.chase) + len(result.translation)
+    yield "default curve", f"{wall:.1f} s for {points} points on {', '.join(result.policies)}", "at most 60 s"
+
+
+def imports() -> Iterator[Row]:
+    """Importing, beyond what NumPy costs."""
+
+    def seconds(module: str) -> float:
+        taken = []
+        for _ in range(15):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+            taken.append(time.perf_counter() - start)
+        return float(np.median(taken))
+
+    numpy, ours = seconds("numpy"), seconds("tlbprobe")
+    yield (
+        "import tlbprobe beyond NumPy",
+        f"{(ours - numpy) * 1e3:.0f} ms ({numpy * 1e3:.0f} ms)",
+        "at most 50 ms",
+    )
+
+
+def clock() -> Iterator[Row]:
+    """What reading the clock costs, against the shortest slice."""
+    read_ns, step_ns = _core.clock_calibrate()
+    yield "clock", f"{read_ns:.1f} ns a read, steps of {step_ns} ns", "0.1 % of a slice of 100 us"
+
+
+def facts() -> Iterator[Row]:
+    """Facts of the host."""
+    taken = []
+    for _ in range(9):
+        start = time.perf_counter()
+        tp.host()
+        taken.append(time.perf_counter() - start)
+    yield "host()", f"{np.median(taken) * 1e3:.1f} ms, first {taken[0] * 1e3:.1f} ms", "at most 50 ms"
+
+
+BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
+    function.__name__: function
+    for function in (clock, imports, facts, loop, load, cycle, memory, length, point, curve)
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - set(BENCHMARKS)
+    if unknown:
+        print(
+            f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(BENCHMARKS)}", file=sys.stderr
+        )
+        return 2
+    print(f"{'what':<48} {'goal':<28} measured")
+    for name in names or BENCHMARKS:
+        for what, text, goal in BENCHMARKS[name]():
+            print(f"{what:<48} {goal:<28} {text}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,211 @@
+"""Settings of the machine that are put back, processes of their own, and limits to run into."""
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tlbprobe import Backing, Curve, Measurement, Refusal, Sweep, Translation, machine
+from tlbprobe.curves import view_sizes
+
+CSRC = Path(__file__).parents[1] / "csrc"
+COMPILER = os.environ.get("CC", "gcc")
+
+# What a script of `run_python` finds: `answer` returns a value to the test, `refuse` filters a system call.
+PRELUDE = '''
+import ctypes, errno, gc, json, mmap, os, platform, resource, signal, sys, threading, time, warnings
+from pathlib import Path
+import numpy as np
+import tlbprobe as tp
+from tlbprobe import machine, pages
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+BASE, PMD = machine.base_page_size(), machine.pmd_size()
+
+def answer(value):
+    print(json.dumps(value), flush=True)
+
+def caught(call, *arguments, **keywords):
+    """Name of what a call raises, its message with notes, and its errno."""
+    try:
+        call(*arguments, **keywords)
+    except BaseException as error:
+        text = "\\n".join([str(error), *getattr(error, "__notes__", ())])
+        return type(error).__name__, text, getattr(error, "errno", None)
+    return None
+
+MADVISE, IOCTL, OPENAT = {"x86_64": (28, 16, 257), "aarch64": (233, 29, 56)}[platform.machine()]
+PAGEMAP_SCAN = 0xC0606610
+
+def refuse(call, error, argument=None, value=0):
+    """Let a system call fail from now on, where an argument has a value if one is given."""
+    class Filter(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte),
+                    ("k", ctypes.c_uint)]
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.POINTER(Filter))]
+    load, equal, leave = 0x20, 0x15, 0x06
+    low_half = 0 if argument is None else 16 + 8 * argument
+    expected = call if argument is None else value
+    lines = [(load, 0, 0, 0), (equal, 0, 3, call), (load, 0, 0, low_half), (equal, 0, 1, expected),
+             (leave, 0, 0, 0x00050000 | error), (leave, 0, 0, 0x7FFF0000)]
+    program = Program(len(lines), (Filter * len(lines))(*lines))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0
+    assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, os.strerror(ctypes.get_errno())
+'''
+
+
+@pytest.fixture
+def run_python():
+    """Run a script in a process of its own; what it gave to `answer`. No signal may end it."""
+
+    def run(script, seconds=60):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", PRELUDE + textwrap.dedent(script)],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+        assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture
+def setting():
+    """Write a file of /sys; what it said is put back, in whatever way the test ends."""
+    before = {}
+
+    def write(path, value):
+        try:
+            text = Path(path).read_text().strip()
+            chosen = re.search(r"\[(\w+)\]", text)
+            Path(path).write_text(str(value))
+        except OSError as error:
+            pytest.skip(f"cannot set {path}: {error.strerror}")
+        before.setdefault(path, chosen[1] if chosen else text)
+
+    yield write
+    for path, text in reversed(before.items()):
+        Path(path).write_text(text)
+
+
+@pytest.fixture
+def group():
+    """Make a control group below our own: `group(controller, {file: value})` is its directory."""
+    made, enabled = [], []
+
+    def make(controller, limits):
+        mine = next(machine._groups("/", {controller}), None)
+        if mine is None:
+            pytest.skip(f"no control group has the controller {controller!r}")
+        parent = Path("/", *mine)
+        switch = parent / "cgroup.subtree_control"
+        try:
+            if switch.exists() and controller not in switch.read_text().split():
+                switch.write_text(f"+{controller}")
+                enabled.append((switch, f"-{controller}"))
+            made.append(parent / f"tlbprobe-test-{os.getpid()}-{len(made)}")
+            made[-1].mkdir()
+            for name, value in limits.items():
+                (made[-1] / name).write_text(str(value))
+        except OSError as error:
+            pytest.skip(f"cannot limit a control group: {error}")
+        return made[-1]
+
+    yield make
+    for path in made:
+        if path.exists():
+            path.rmdir()
+    for switch, value in enabled:
+        switch.write_text(value)
+
+
+@pytest.fixture(scope="session")
+def compile_c(tmp_path_factory):
+    """Compile C files, and load them: to drive the pure C part without Python in between."""
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"no C compiler {COMPILER!r}")
+    loaded = {}
+
+    def load(*sources, **macros):
+        key = (sources, tuple(sorted(macros.items())))
+        if key not in loaded:
+            library = tmp_path_factory.mktemp("c") / "library.so"
+            flags = ["-std=c11", "-O2", "-D_GNU_SOURCE", "-shared", "-fPIC", f"-I{CSRC}"]
+            flags += [f"-D{name}={value}" for name, value in macros.items()]
+            subprocess.run([COMPILER, *flags, *map(str, sources), "-o", str(library)], check=True)
+            loaded[key] = ctypes.CDLL(str(library))
+        return loaded[key]
+
+    return load
+
+
+# --- results made by hand --------------------------------------------------------------------------------
+
+
+def make_measurement(low=2.0, slices=240, pages="base", page_size=4096, size=1 << 20, **changes):
+    noise = np.random.default_rng(size % 1000 + slices).exponential(0.02, slices)
+    fields = {
+        "probe": "chase",
+        "ns": low * (1 + noise),
+        "accesses_per_slice": 1000,
+        "disturbed": np.arange(slices) % 10 == 0,
+        "core_ghz": 3.0,
+        "setup": {"map": 1e-4, "populate": 0.1, "cycle": 0.01, "passes": 1e-3, "measure": 0.3},
+        "faults": {"minor": 0, "major": 0, "expected": 0},
+        "params": {"bytes": size, "nodes": size // 64, "mapped_bytes": size, "seed": 7},
+        "backing": Backing(pages, page_size, {page_size or 4096: 1.0}, "proved", "PAGEMAP_SCAN"),
+        "host": {"facts": [{"name": "cpu.name", "value": "Some CPU"}], "tlb": []},
+        "started": "2026-01-02T03:04:05.678+00:00",
+    }
+    return Measurement(**{**fields, **changes})
+
+
+def make_translation(cost=1.5, slices=240, **changes):
+    runs = (make_measurement(low, slices, **changes) for low in (2.0 + cost, 2.0))
+    return Translation(*runs)
+
+
+def make_curve(policies, sizes, refused=()):
+    """A curve with the page sizes of `policies`; points in `refused`, (size, name), are refusals."""
+    points = {"chase": {}, "translation": {}}
+    for name, page_size in policies.items():
+        for size in sizes:
+            about = {"pages": name, "page_size": page_size, "size": size}
+            no = Refusal("MemoryError", f"pages={name!r}: the pool has 0 B left")
+            out = (size, name) in refused
+            points["chase"][size, name] = no if out else make_measurement(1 + size / 1e5, **about)
+            points["translation"][size, name] = no if out else make_translation(size / 1e6, **about)
+    axes = {"size": list(sizes), "pages": list(policies)}
+    made = {probe: Sweep(probe, axes, found) for probe, found in points.items()}
+    return Curve(**made, view=view_sizes(sizes), notes=["hugetlb: none free; to offer it: echo 1"])
+
+
+@pytest.fixture(scope="session")
+def made():
+    """Functions that make results by hand: nothing is measured."""
+    return SimpleNamespace(measurement=make_measurement, translation=make_translation, curve=make_curve)
+
+
+@pytest.fixture(scope="session")
+def examples():
+    """One result of every kind that can be saved."""
+    curve = make_curve({"base": 4096, "thp": 2 << 20}, [1 << 16, 1 << 20], [(1 << 20, "thp")])
+    return {
+        "measurement": make_measurement(),
+        "translation": make_translation(),
+        "refusal": Refusal("MemoryError", "it would not fit"),
+        "sweep": curve.chase,
+        "curve": curve,
+    }

@@ -1,0 +1,212 @@
+"""The contract over all kernels, and leaks: of every kernel and of every function of _core."""
+
+import contextlib
+import gc
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tlbprobe as tp
+from tlbprobe import _core, probes
+
+HEADER = (Path(__file__).parents[1] / "csrc" / "tlbprobe.h").read_text()
+KERNELS = _core.kernels()
+SIZE = 65536
+
+# Parameters that use SIZE bytes, and those that would leave them.
+FIT = {"chase": {"nodes": SIZE // 64, "spacing": 64, "lines": 1, "line": 64, "seed": 1}}
+LEAVE = {"chase": {"nodes": SIZE // 64 + 1, "spacing": 64, "lines": 1, "line": 64, "seed": 1}}
+
+
+@pytest.fixture(scope="module")
+def region():
+    with tp.Region(2 * SIZE) as region:
+        yield region
+
+
+@pytest.fixture(params=sorted(KERNELS))
+def kernel(request):
+    return request.param
+
+
+def test_the_lists_agree():
+    listed = re.search(r"#define TLB_KERNELS\(X\)((?: X\(\w+\))+)", HEADER)[1]
+    assert re.findall(r"X\((\w+)\)", listed) == list(KERNELS)
+    files = (Path(__file__).parents[1] / "csrc" / "kernels").glob("*.c")
+    assert {path.stem for path in files} == set(KERNELS)
+    assert set(probes.PROBES) == set(KERNELS) == set(FIT) == set(LEAVE)
+    assert all(getattr(tp, name) is probe for name, probe in probes.PROBES.items())
+    assert all((Path(__file__).parent / f"test_{name}.py").exists() for name in KERNELS)
+
+
+def test_parameters_have_names_and_room(kernel):
+    names = KERNELS[kernel]
+    room = int(re.search(r"TLB_PARAMETERS = (\d+)", HEADER)[1])
+    assert 1 <= len(names) <= room
+    assert len(set(names)) == len(names)
+    assert set(FIT[kernel]) == set(names)
+
+
+def test_every_parameter_is_needed_and_no_other_taken(region, kernel):
+    for name in KERNELS[kernel]:
+        less = {other: value for other, value in FIT[kernel].items() if other != name}
+        with pytest.raises(TypeError, match=f"needs the parameter '{name}'"):
+            _core.Session([(region, kernel, 0, SIZE, less)])
+    with pytest.raises(TypeError, match=r"parameters, .* were given"):
+        _core.Session([(region, kernel, 0, SIZE, FIT[kernel] | {"another": 1})])
+
+
+def test_no_byte_beyond_its_own_is_written(region, kernel):
+    with memoryview(region) as view:
+        view[:] = b"\x5a" * len(view)
+    with _core.Session([(region, kernel, SIZE // 2, SIZE, FIT[kernel])]) as session:
+        session.measure((1000,), 10)
+    memory = np.frombuffer(region, np.uint8)
+    assert (memory[: SIZE // 2] == 0x5A).all()
+    assert (memory[SIZE // 2 + SIZE : 2 * SIZE] == 0x5A).all()
+
+
+def test_parameters_that_leave_the_bytes_are_refused_unwritten(region, kernel):
+    before = np.frombuffer(region, np.uint8).copy()
+    with pytest.raises(ValueError, match=f"'{kernel}' leave its {SIZE} bytes"):
+        _core.Session([(region, kernel, 0, SIZE, LEAVE[kernel])])
+    assert (np.frombuffer(region, np.uint8) == before).all()
+
+
+def test_a_lap_is_what_is_counted(region, kernel):
+    with _core.Session([(region, kernel, 0, SIZE, FIT[kernel])]) as session:
+        assert session.laps[0] >= 1
+        assert session.verify() == session.laps
+        session.measure((session.laps[0] + 1,), 3)
+        assert session.verify() == session.laps
+
+
+def test_probe_takes_what_every_probe_takes(kernel):
+    measured = probes.PROBES[kernel]("64KiB", "base", seed=1, precision=0.5, max_seconds=0.02, counters=["a"])
+    assert measured.probe == kernel
+    assert {"bytes", "pages", "seed", "cpu", "precision", "max_seconds"} <= measured.params.keys()
+    assert measured.refused.keys() == {"a"}
+
+
+# --- leaks
+
+
+def private_bytes():
+    gc.collect()
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.search(r"Private_Dirty:\s+(\d+)", text)[1]) * 1024
+
+
+def grown(call, times):
+    """Bytes of memory that so many calls leave behind."""
+    for _ in range(times):
+        call()
+    before = private_bytes()
+    for _ in range(times):
+        call()
+    return private_bytes() - before
+
+
+def part(region, **changes):
+    return region, "chase", 0, SIZE, FIT["chase"] | changes
+
+
+def refused(call, error):
+    with pytest.raises(error):
+        call()
+
+
+def with_session(region, use):
+    with _core.Session([part(region)]) as session:
+        return use(session)
+
+
+def mapping(region):
+    page = region.base_page
+    return _core.Mapping(4 * page, alignment=page, base_page=page, page=page)
+
+
+# Every callable and attribute of _core, each of which leaves nothing behind, nor does its refusal.
+LEAKS = {
+    "kernels": lambda _: _core.kernels(),
+    "clock_moment": lambda _: _core.clock_moment(),
+    "clock_calibrate": lambda _: _core.clock_calibrate(),
+    "cpu": lambda _: _core.cpu(),
+    "cpuid": lambda _: (_core.cpuid(0, 0), refused(lambda: _core.cpuid("0", 0), TypeError)),
+    "Mapping": lambda region: (mapping(region), refused(lambda: _core.Mapping(-1), ValueError)),
+    "Mapping.address": lambda region: region.address,
+    "Mapping.mapped_bytes": lambda region: region.mapped_bytes,
+    "Mapping.base_page": lambda region: region.base_page,
+    "Mapping.closed": lambda region: region.closed,
+    "Mapping.advise": lambda region: (region.advise(15), refused(lambda: region.advise(12345), OSError)),
+    "Mapping.touch": lambda region: (region.touch(True, 1), refused(lambda: region.touch(True), TypeError)),
+    "Mapping.populate": lambda region: region.populate(),
+    "Mapping.collapse": lambda region: collapse(region),
+    "Mapping.pass_over": lambda region: (
+        region.pass_over(0, SIZE),
+        refused(lambda: region.pass_over(0, 1 << 40), ValueError),
+    ),
+    "Mapping.scan": lambda region: scan(region),
+    "Mapping.close": lambda region: mapping(region).close(),
+    "Mapping.__buffer__": lambda region: memoryview(region).release(),
+    "Session": lambda region: (
+        _core.Session([part(region)]).laps,
+        refused(lambda: _core.Session([part(region, nodes=0)]), ValueError),
+        refused(lambda: _core.Session([part(region), part(region)]), ValueError),
+        refused(lambda: _core.Session([part(region), None]), TypeError),
+    ),
+    "Session.laps": lambda region: with_session(region, lambda session: session.laps),
+    "Session.pass_over": lambda region: with_session(region, lambda session: session.pass_over()),
+    "Session.verify": lambda region: with_session(region, lambda session: session.verify()),
+    "Session.measure": lambda region: with_session(
+        region,
+        lambda session: (
+            session.measure((10,), 100),
+            refused(lambda: session.measure((0,), 100), ValueError),
+        ),
+    ),
+    "Session.close": lambda region: _core.Session([part(region)]).close(),
+    "Session.__enter__": lambda region: with_session(region, id),
+    "Session.__exit__": lambda region: with_session(region, id),
+}
+
+
+def collapse(region):
+    with contextlib.suppress(OSError):  # advised otherwise, or older than Linux 6.1
+        region.collapse()
+
+
+def scan(region):
+    with contextlib.suppress(OSError):
+        region.scan(0, SIZE)
+
+
+def test_the_list_of_leak_tests_is_complete():
+    found = {name for name, value in vars(_core).items() if callable(value)}
+    for owner in (_core.Mapping, _core.Session):
+        members = {name for name in vars(owner) if name[0] != "_" or name in ("__enter__", "__exit__")}
+        found |= {f"{owner.__name__}.{name}" for name in members}
+    assert found | {"Mapping.__buffer__"} == set(LEAKS)  # named so from Python 3.12 on
+
+
+@pytest.mark.no_asan
+@pytest.mark.parametrize("name", LEAKS)
+def test_nothing_leaks(region, name):
+    """An object of 16 bytes a call would be 64 KB here; what grows once, such as a cache, does not count."""
+    times = 4000 if "measure" not in name else 400
+    assert min(grown(lambda: LEAKS[name](region), times) for _ in range(3)) < 16 * times
+
+
+def test_references_are_given_back(region):
+    given, before = part(region), sys.getrefcount(region)
+    counts = [sys.getrefcount(each) for each in given]
+    for _ in range(10):
+        with _core.Session([given]) as session:
+            session.measure((10,), 1)
+            assert sys.getrefcount(region) == before + 1
+        refused(lambda: _core.Session([given, given]), ValueError)
+    del session
+    assert [sys.getrefcount(each) for each in given] == counts

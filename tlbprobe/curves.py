@@ -1,0 +1,247 @@
+"""The curve: latency over working set and page policy, with the translation cost beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy.typing as npt
+
+from . import machine, pages, probes
+from .measurement import Get, Measurement, Put, Translation, below, format_ns, from_below
+from .pages import find_policy
+from .sweeps import (
+    Asked,
+    Progress,
+    Sweep,
+    Table,
+    check_common,
+    is_axis,
+    point_columns,
+    run_points,
+    sizes,
+    tabulate,
+)
+from .units import Size, format_size, parse_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+VIEW_STEP = 4  # working sets of the second view are this factor apart ...
+VIEW_LINES = 5  # ... and at most so many
+
+
+def default_policies() -> list[str]:
+    """Policies that a curve measures by default: base, thp, every hugetlb and mTHP size on offer."""
+    known = pages.page_policies()
+    huge = [policy.name for policy in known if policy.offered and policy.kind in ("hugetlb", "mthp")]
+    thp = [policy.name for policy in known if policy.kind == "thp"]
+    return ["base", *thp, *huge]
+
+
+def view_sizes(working_sets: Sequence[int]) -> list[int]:
+    """Working sets of the second view, latency over page size: a few from the largest down."""
+    chosen: list[int] = []
+    for size in sorted(working_sets, reverse=True):
+        if len(chosen) < VIEW_LINES and (not chosen or size * VIEW_STEP <= chosen[-1]):
+            chosen.append(size)
+    return chosen[::-1]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Curve(Table):
+    """Latency over working set and page policy, with the translation cost beside it.
+
+    Attributes
+    ----------
+    chase : Sweep
+        A dependent load on every cache line of the working set; axes ``size`` (bytes), ``pages``.
+    translation : Sweep
+        What translation adds at one node a base page; the same axes.
+    view : list of int
+        Working sets in bytes at which every page size was measured.
+    notes : list of str
+        Page policies that the machine does not offer, and how it would.
+    """
+
+    kind: ClassVar[str] = "curve"
+
+    chase: Sweep
+    translation: Sweep
+    view: list[int]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def policies(self) -> list[str]:
+        """Page policies, in the order of asking."""
+        return list(self.chase.axes["pages"])
+
+    @property
+    def largest(self) -> dict[str, tuple[int, Measurement]]:
+        """Largest working set that was measured on each policy, and its chase."""
+        found: dict[str, tuple[int, Measurement]] = {}
+        for size, name in sorted(self.chase.points, key=lambda key: key[0]):
+            point = self.chase.points[size, name]
+            if isinstance(point, Measurement):
+                found[name] = size, point
+        return {name: found[name] for name in self.policies if name in found}
+
+    @property
+    def host(self) -> dict[str, Any]:
+        """Facts of the machine."""
+        return next((point.host for _, point in self.largest.values()), {})
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """Return one row a point: the columns of `Sweep.to_numpy`, and the cost with its interval."""
+        table = self.chase.to_numpy()
+        keys = zip(table["size"].tolist(), table["pages"].tolist(), strict=True)
+        costs = point_columns([self.translation.points.get(key) for key in keys])
+        beside = {
+            "translation_ns": costs["low_ns"],
+            "translation_low_ns": costs["interval_low_ns"],
+            "translation_high_ns": costs["interval_high_ns"],
+            "translation_reason": costs["reason"],
+        }
+        return tabulate({**{name: table[name].tolist() for name in table.dtype.names or ()}, **beside})
+
+    def plot(self, ax: Axes | None = None, *, x: Literal["working_set", "page_size"] = "working_set") -> Axes:
+        """Draw one view on the given Axes: latency over working set, or over page size."""
+        from . import plot
+
+        return plot.curve(self, ax, x)
+
+    def figure(self) -> Figure:
+        """Draw both views side by side."""
+        from . import plot
+
+        return plot.curve_figure(self)
+
+    @property
+    def title(self) -> str:
+        """What was measured, in a few words."""
+        span = self.chase.axes["size"]
+        return f"curve from {format_size(span[0])} to {format_size(span[-1])} on {', '.join(self.policies)}"
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What a reader wants to know: names and texts."""
+        for name, (size, point) in self.largest.items():
+            cost = self.translation.points.get((size, name))
+            added = f", translation {format_ns(cost.cost)}" if isinstance(cost, Translation) else ""
+            yield name, f"{format_ns(point.low)} at {format_size(size)}{added}; {point.backing}"
+        for sweep in (self.chase, self.translation):
+            for (what, text), count in sweep.complaints.items():
+                yield what, f"{count} of {len(sweep)} points of {sweep.probe}: {text}"
+        for note in self.notes:
+            yield "not offered", note
+
+    def summary(self) -> dict[str, Any]:
+        """Every figure as a plain value, without the raw slices."""
+        parts = {"chase": self.chase.summary(), "translation": self.translation.summary()}
+        return {**parts, "view": self.view, "not_offered": self.notes}
+
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values; each array goes to `put`."""
+        sweeps = {"chase": self.chase, "translation": self.translation}
+        parts = {name: one.to_parts(below(name, put)) for name, one in sweeps.items()}
+        return {**parts, "view": self.view, "notes": self.notes}
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+        """Read back what `to_parts` wrote."""
+        sweeps = {
+            name: Sweep.from_parts(parts[name], from_below(name, get)) for name in ("chase", "translation")
+        }
+        return cls(**sweeps, view=parts["view"], notes=parts["notes"])
+
+
+def curve(
+    sizes: Size | Iterable[Size] | None = None,
+    pages: str | Iterable[str] | None = None,
+    *,
+    strict: bool = True,
+    seed: int = 0,
+    cpu: int | None = None,
+    precision: float = 0.01,
+    max_seconds: float = 0.3,
+    on_error: Literal["keep", "raise"] = "keep",
+    progress: Progress = True,
+) -> Curve:
+    """Measure latency over working set and page policy, with the translation cost beside it.
+
+    Every working set is measured on every policy twice: as a `chase` on each of its cache lines, and as a
+    `translation` at one node a base page. Multi-size transparent huge pages are measured at the working
+    sets of the second view only.
+
+    Parameters
+    ----------
+    sizes : int, str or iterable of them, optional
+        Working sets in bytes; 16 KiB to 1 GiB, four an octave, by default.
+    pages : str or iterable of str, optional
+        Page policies; base, thp and every hugetlb and mTHP size that this machine offers by default.
+    strict, seed, cpu, precision
+        As for `chase`.
+    max_seconds : float
+        Time for the timed part of each point, at most.
+    on_error, progress
+        As for `sweep`.
+
+    Returns
+    -------
+    Curve
+        ``.plot()``, ``.plot(x="page_size")``, ``.to_numpy()``, ``.save()``.
+
+    Notes
+    -----
+    Isolates: nothing by itself; it shows caches and translation together, and translation alone. The result
+    is of the guest's pages; a hypervisor may back them by smaller ones.
+    """
+    working_sets = sorted({parse_size(size, "sizes") for size in _listed(sizes, default_sizes)})
+    names = [find_policy(name).name for name in _listed(pages, default_policies)]
+    if not working_sets or not names:
+        raise ValueError("sizes and pages need at least one value each")
+    if len(set(names)) < len(names):
+        raise ValueError(f"pages={names} repeats a policy")
+    common = {"strict": strict, "seed": seed, "cpu": cpu, "precision": precision, "max_seconds": max_seconds}
+    check_common(common)
+    view = view_sizes(working_sets)
+    base = machine.base_page_size()
+    asked: dict[str, list[Asked]] = {"chase": [], "translation": []}
+    for name in names:
+        few = pages is None and find_policy(name).kind == "mthp"
+        for size in view if few else working_sets:
+            arguments = {"size": size, "pages": name, **common}
+            asked["chase"].append(Asked(probes.chase, (size, name), arguments))
+            if size >= 2 * base:
+                asked["translation"].append(Asked(probes.translation, (size, name), arguments))
+    points = run_points([*asked["chase"], *asked["translation"]], on_error, progress, seed)
+    sweeps = {
+        probe: Sweep(probe, {"size": working_sets, "pages": names}, {ask.key: points[ask] for ask in asks})
+        for probe, asks in asked.items()
+    }
+    return Curve(**sweeps, view=view, notes=not_offered())
+
+
+def _listed(given: Any, default: Callable[[], list[Any]]) -> list[Any]:
+    """Values that were given one by one or as a list, or not at all."""
+    if given is None:
+        return default()
+    return list(given) if is_axis(given) else [given]
+
+
+def default_sizes() -> list[int]:
+    """16 KiB to 1 GiB, four an octave."""
+    return sizes("16KiB", "1GiB", 4)
+
+
+def not_offered() -> list[str]:
+    """Page policies that this machine does not offer, kind by kind, with the command that would offer it."""
+    kinds: dict[str, list[pages.PagePolicy]] = {}
+    for policy in pages.page_policies():
+        if not policy.offered:
+            kinds.setdefault(policy.kind, []).append(policy)
+    return [
+        str(first) + (f" (likewise {', '.join(policy.name for policy in others)})" if others else "")
+        for first, *others in kinds.values()
+    ]
