@@ -38,9 +38,9 @@ def largest_fit(error):
     return parse_size(found[1]) if found else 0
 
 
-def refusal(mapped, policy, root, scratch=0):
+def refusal(mapped, policy, root):
     with pytest.raises(MemoryError) as refused:
-        check_budget(mapped, policy, "this", scratch, root)
+        check_budget(mapped, policy, "this", root)
     return refused.value
 
 
@@ -77,11 +77,6 @@ def test_small_hugetlb_pages_need_page_tables_too(roomy, monkeypatch, size):
     assert need.needed - need.fixed == (page_table_bytes(64 * GIB) if size < 2 * MIB else 0)
 
 
-def test_scratch_is_included(roomy):
-    without, beside = budget(GIB, ORDINARY, root=roomy), budget(GIB, ORDINARY, 77 * MIB, roomy)
-    assert [b.needed - a.needed for a, b in zip(without, beside, strict=True)] == [77 * MIB] * len(without)
-
-
 def test_collapsing_needs_one_huge_page_more(roomy):
     policy = PagePolicy("collapse", "collapse", 512 * MIB)
     needs = budget(GIB, policy, root=roomy)[0], budget(GIB, ORDINARY, root=roomy)[0]
@@ -102,26 +97,23 @@ def test_where_nothing_fits_it_says_so(roomy):
 @given(
     st.integers(1, 1 << 40),
     st.integers(0, 1 << 38),
-    st.integers(0, 1 << 30),
     st.sampled_from([4 * KIB, 64 * KIB, 2 * MIB, 512 * MIB]),
     st.sampled_from(["base", "thp", "collapse"]),
 )
-def test_the_largest_size_that_would_fit_fits_and_is_the_largest(
-    tmp_path_factory, size, left, scratch, page, kind
-):
+def test_the_largest_size_that_would_fit_fits_and_is_the_largest(tmp_path_factory, size, left, page, kind):
     root = write(tmp_path_factory.getbasetemp() / "any", {"proc/meminfo": f"MemAvailable: {left >> 10} kB"})
     policy = PagePolicy("any", kind, page)
     mapped = pages.mapped_size(size, policy)
     try:
-        check_budget(mapped, policy, "this", scratch, root)
+        check_budget(mapped, policy, "this", root)
     except MemoryError as error:
         fits = largest_fit(error)
         assert fits % page == 0
         assert fits < mapped
         if fits:
-            check_budget(fits, policy, "this", scratch, root)
+            check_budget(fits, policy, "this", root)
         with pytest.raises(MemoryError):  # by a part of 64, since what is left moves
-            check_budget(pages.mapped_size(fits + fits // 63 + 1, policy), policy, "this", scratch, root)
+            check_budget(pages.mapped_size(fits + fits // 63 + 1, policy), policy, "this", root)
 
 
 @given(st.integers(1, 1 << 60), st.integers(0, 1 << 60), st.integers(0, 1 << 30))
@@ -482,3 +474,22 @@ def test_gigantic_pages(setting):
         assert region.backing(MIB).page_size == size
     with pytest.raises(MemoryError, match="echo 2"):
         tp.Region(size + 1, name)
+
+
+# --- several regions at once -----------------------------------------------------------------------------
+
+
+def test_regions_fit_together_or_not(roomy):
+    write(roomy, {"proc/meminfo": f"MemAvailable: {10 * MIB} kB"})  # 10 GiB
+    pool = PagePolicy("hugetlb", "hugetlb", 2 * MIB)
+    assert pages.fit_together([], roomy)
+    assert pages.fit_together([(4 * GIB, ORDINARY), (4 * GIB, ORDINARY), (900 * GIB, pool)], roomy)
+    assert not pages.fit_together([(4 * GIB, ORDINARY)] * 3, roomy)
+
+
+def test_split_mappings_are_counted_together(roomy, monkeypatch):
+    monkeypatch.setattr(pages, "_piece", lambda policy: 64 * KIB if policy.kind == "mthp" else 0)
+    monkeypatch.setattr(pages, "_mappings_left", lambda _: 1000)
+    mthp = PagePolicy("thp-64K", "mthp", 64 * KIB)
+    assert pages.fit_together([(999 * 64 * KIB, mthp), (GIB, ORDINARY)], roomy)
+    assert not pages.fit_together([(600 * 64 * KIB, mthp)] * 2, roomy)

@@ -1,7 +1,9 @@
 """Sweeps: every point with its result or its reason, whatever order they ran in."""
 
 import csv
+import itertools
 import math
+import random
 
 import numpy as np
 import pytest
@@ -224,14 +226,7 @@ def test_each_policy_is_mapped_once(probe, regions):
 
 
 def test_policies_that_do_not_fit_together_are_mapped_one_by_one(probe, regions, monkeypatch):
-    real = pages.check_budget
-
-    def small(mapped, policy, what, scratch=0):
-        if mapped > 100 * KIB:
-            raise MemoryError("only 100 KiB")
-        real(mapped, policy, what, scratch)
-
-    monkeypatch.setattr(pages, "check_budget", small)
+    monkeypatch.setattr(pages, "fit_together", lambda wanted: sum(size for size, _ in wanted) <= 100 * KIB)
     s = run(probe, size=[16 * KIB, 64 * KIB], pages=["base", "default"])
     assert sorted(regions["mapped"]) == [("base", 64 * KIB), ("default", 64 * KIB)]
     assert (regions["most"], regions["open"]) == (1, 0)
@@ -241,10 +236,10 @@ def test_policies_that_do_not_fit_together_are_mapped_one_by_one(probe, regions,
 def test_a_small_pool_refuses_only_the_larger_points(probe, regions, monkeypatch):
     real = pages.check_budget
 
-    def small(mapped, policy, what, scratch=0):
+    def small(mapped, policy, what):
         if mapped > 40 * KIB:
             raise MemoryError(f"{what} needs {mapped} of a pool that has 40 KiB")
-        real(mapped, policy, what, scratch)
+        real(mapped, policy, what)
 
     monkeypatch.setattr(pages, "check_budget", small)
     s = run(probe, size=[16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB])
@@ -397,3 +392,17 @@ def test_a_measured_one():
     assert not s.refused
     assert {point.backing.asked for _, point in s} == {"base"}
     assert (s.to_numpy()["low_ns"] > 0).all()
+
+
+def test_points_that_differ_in_pages_alone_follow_each_other():
+    asked = [
+        sweeps.Asked(tp.chase, (size, pages), {"size": size, "pages": pages})
+        for pages in ("base", "thp", "default")
+        for size in range(20)
+    ]
+    ordered = sweeps.in_blocks(asked, random.Random(1))
+    assert sorted(ask.key for ask in ordered) == sorted(ask.key for ask in asked)
+    sizes = [ask.key[0] for ask in ordered]
+    assert [size for size, _ in itertools.groupby(sizes)] == sizes[::3]
+    assert sizes[::3] != sorted(sizes[::3])
+    assert len({tuple(ask.key[1] for ask in ordered[i : i + 3]) for i in range(0, 60, 3)}) > 1

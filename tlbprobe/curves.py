@@ -164,7 +164,7 @@ def curve(
     seed: int = 0,
     cpu: int | None = None,
     precision: float = 0.01,
-    max_seconds: float = 0.3,
+    max_seconds: float = 0.25,
     on_error: Literal["keep", "raise"] = "keep",
     progress: Progress = True,
 ) -> Curve:

@@ -12,7 +12,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +182,7 @@ def page_table_bytes(mapped: int) -> int:
     return -(-mapped // machine.base_page_size()) * 8
 
 
-def budget(mapped: int, policy: PagePolicy, scratch: int = 0, root: machine.Root = "/") -> list[Need]:
+def budget(mapped: int, policy: PagePolicy, root: machine.Root = "/") -> list[Need]:
     """What mapping and populating would take from each limited resource.
 
     Parameters
@@ -191,8 +191,6 @@ def budget(mapped: int, policy: PagePolicy, scratch: int = 0, root: machine.Root
         Bytes, whole pages of the policy.
     policy : PagePolicy
         Where they come from.
-    scratch : int
-        Bytes of ordinary memory needed beside them.
     root : path
         Where /proc and /sys are read.
 
@@ -205,12 +203,12 @@ def budget(mapped: int, policy: PagePolicy, scratch: int = 0, root: machine.Root
     huge = policy.kind == "hugetlb"
     tables = page_table_bytes(mapped) if _has_lowest_tables(policy) else 0
     collapsing = policy.page_size or 0 if policy.kind == "collapse" else 0  # the new page beside the old
-    fixed = scratch + MARGIN + 3 * base + collapsing  # a table of each upper level
+    fixed = MARGIN + 3 * base + collapsing  # a table of each upper level
     margins = 0 if huge else _alignment(policy) + 2 * base
     return [
         *_ordinary_needs((0 if huge else mapped) + tables, fixed, root),
         *(_hugetlb_needs(mapped, policy, fixed + tables, root) if huge else ()),
-        *_address_needs(mapped, scratch + margins + ADDRESS_MARGIN),
+        *_address_needs(mapped, margins + ADDRESS_MARGIN),
         *_map_needs(mapped, policy, root),
     ]
 
@@ -261,20 +259,38 @@ def _address_needs(growing: int, fixed: int) -> Iterator[Need]:
 
 def _map_needs(mapped: int, policy: PagePolicy, root: machine.Root) -> Iterator[Need]:
     piece = _piece(policy)
-    most = machine.max_map_count(root)
-    if piece and most:
-        used = Path(root, "proc/self/maps").read_bytes().count(b"\n")
-        left = max(0, most - used - 64)
-        remedy = f"sudo sysctl vm.max_map_count={used + 64 + -(-mapped // piece)}"
+    left = _mappings_left(root)
+    if piece and left is not None:
+        more = -(-mapped // piece) - left
+        remedy = f"sudo sysctl vm.max_map_count={(machine.max_map_count(root) or 0) + more}"
         name = f"mappings of {format_size(piece)} each (sysctl vm.max_map_count)"
-        yield Need(name, mapped, left * piece, remedy=remedy)
+        yield Need(name, mapped, max(0, left) * piece, remedy=remedy)
 
 
-def check_budget(
-    mapped: int, policy: PagePolicy, what: str, scratch: int = 0, root: machine.Root = "/"
-) -> None:
+def _mappings_left(root: machine.Root) -> int | None:
+    """Mappings that this process may still make, some kept for the interpreter."""
+    most = machine.max_map_count(root)
+    return None if most is None else most - Path(root, "proc/self/maps").read_bytes().count(b"\n") - 64
+
+
+def fit_together(wanted: Iterable[tuple[int, PagePolicy]], root: machine.Root = "/") -> bool:
+    """Whether regions of so many mapped bytes on these policies can exist at the same time.
+
+    Hugetlb pages come from pools of their own, one for each policy.
+    """
+    ordinary = [(mapped, policy) for mapped, policy in wanted if policy.kind != "hugetlb"]
+    pieces = sum(-(-mapped // _piece(policy)) for mapped, policy in ordinary if _piece(policy))
+    left = _mappings_left(root)
+    if pieces and left is not None and pieces > left:
+        return False
+    whole = sum(mapped for mapped, _ in ordinary)
+    needs = budget(whole, find_policy("base"), root=root) if whole else []
+    return all(need.needed <= need.available for need in needs)
+
+
+def check_budget(mapped: int, policy: PagePolicy, what: str, root: machine.Root = "/") -> None:
     """Raise a MemoryError with the figures if it would not fit, before anything is mapped."""
-    short = [need for need in budget(mapped, policy, scratch, root) if need.needed > need.available]
+    short = [need for need in budget(mapped, policy, root) if need.needed > need.available]
     if not short:
         return
     page = policy.page_size or machine.base_page_size()

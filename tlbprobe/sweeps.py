@@ -1,7 +1,7 @@
 """Sweeps: grids of measurements, every point with its proof or its reason.
 
-Points run in seeded random order, so that a machine that drifts shows as noise and not as a shape; memory is
-mapped once for each page policy and reused.
+Points run in seeded random order, so that a machine that drifts shows as noise and not as a shape, with those
+that differ only in their pages next to each other; memory is mapped once for each page policy and reused.
 """
 
 from __future__ import annotations
@@ -550,26 +550,35 @@ class Shared:
 def run_points(
     asked: Sequence[Asked], on_error: Literal["keep", "raise"], progress: Progress, seed: int
 ) -> dict[Asked, Point]:
-    """Measure points in random order, with every policy mapped once: all at once if they fit together."""
+    """Measure points in random order, with every policy mapped once, at the same time as others that fit."""
     if on_error not in ("keep", "raise"):
         raise ValueError(f"on_error={on_error!r} must be 'keep' or 'raise'")
     kept = REFUSALS if on_error == "keep" else ()
     groups: dict[Memory | None, list[Asked]] = {}
     for ask in asked:
         groups.setdefault(ask.memory, []).append(ask)
-    batches = [list(groups)] if _fit_together(groups) else [[memory] for memory in groups]
     shuffled = random.Random(seed)
     points: dict[Asked, Point] = {}
     with _progress(len(asked), progress) as advance:
-        for batch in batches:
+        for batch in _batches(groups):
             with ExitStack() as stack:
                 shared = {memory: _share(memory, groups[memory], stack, kept) for memory in batch}
-                todo = [ask for memory in batch for ask in groups[memory]]
-                shuffled.shuffle(todo)
-                for ask in todo:
+                for ask in in_blocks([ask for memory in batch for ask in groups[memory]], shuffled):
                     points[ask] = shared[ask.memory].measure(ask, kept)
                     advance()
     return points
+
+
+def in_blocks(asked: Sequence[Asked], shuffled: random.Random) -> list[Asked]:
+    """Random order of blocks: points that differ only in their memory are compared, so they follow closely.
+
+    Disturbance that lasts for seconds then meets all of them, instead of making one look the better.
+    """
+    blocks: dict[str, list[Asked]] = {}
+    for ask in shuffled.sample(asked, len(asked)):
+        compared = {name: value for name, value in ask.arguments.items() if name not in ("pages", "strict")}
+        blocks.setdefault(f"{ask.probe.__name__} {compared}", []).append(ask)
+    return list(itertools.chain.from_iterable(blocks.values()))
 
 
 def _share(memory: Memory | None, asked: Sequence[Asked], stack: ExitStack, kept: Kept) -> Shared:
@@ -585,19 +594,27 @@ def _share(memory: Memory | None, asked: Sequence[Asked], stack: ExitStack, kept
     return Shared(None, refusal)
 
 
-def _fit_together(groups: Mapping[Memory | None, Sequence[Asked]]) -> bool:
+def _batches(groups: Mapping[Memory | None, Sequence[Asked]]) -> list[list[Memory | None]]:
+    """Policies that are mapped at the same time: as many as fit, in order; the others afterwards."""
+    batches: list[list[Memory | None]] = [[]]
+    for memory in groups:
+        if not _fit_together([*batches[-1], memory], groups):
+            batches.append([])
+        batches[-1].append(memory)
+    return [batch for batch in batches if batch]
+
+
+def _fit_together(batch: Iterable[Memory | None], groups: Mapping[Memory | None, Sequence[Asked]]) -> bool:
     """Whether the largest region of every policy can be mapped at the same time."""
-    ordinary = 0
     try:
-        for memory, asked in groups.items():
-            policy = find_policy(memory.pages) if memory else None
-            if policy and policy.kind != "hugetlb":  # those come from a pool of their own
-                ordinary += pages.mapped_size(max(ask.needed for ask in asked), policy)
-        if ordinary:
-            pages.check_budget(ordinary, find_policy("base"), "all policies together")
-    except (ValueError, MemoryError):
+        policies = [(memory, find_policy(memory.pages)) for memory in batch if memory]
+        wanted = [
+            (pages.mapped_size(max(ask.needed for ask in groups[memory]), policy), policy)
+            for memory, policy in policies
+        ]
+        return pages.fit_together(wanted)
+    except ValueError:  # no such policy, or no such size: its points will say so
         return False
-    return True
 
 
 @contextmanager
