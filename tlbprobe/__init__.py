@@ -7,6 +7,7 @@ under a page policy, ``page_policies`` lists those there are, ``load`` reads sav
 from typing import Any
 
 from .curves import Curve, curve
+from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
@@ -18,6 +19,7 @@ __all__ = [
     "Backing",
     "BackingError",
     "Curve",
+    "EffectivePageSize",
     "Host",
     "Measurement",
     "PagePolicy",
@@ -27,6 +29,7 @@ __all__ = [
     "Translation",
     "chase",
     "curve",
+    "effective_page_size",
     "host",
     "load",
     "page_policies",

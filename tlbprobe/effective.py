@@ -129,7 +129,7 @@ def _infer(region: Region, entries: int, backing: int | None, seed: int) -> Effe
             place = _Place(region, beside, offset, nodes, seed)
             places.append(place.size(backing))
             costs.extend(place.costs)
-    found = set(places)
+    found = {size for size in places if size is not None}  # near the end of a region a step may lie beyond it
     size = found.pop() if len(found) == 1 else None
     reason = "" if size else f"the places that were tried show {', '.join(map(_named, places))}"
     return EffectivePageSize(size, tuple(places), backing, entries, tuple(costs), reason)
@@ -235,7 +235,7 @@ def _bisect(misses: Callable[[int], bool], fewest: int, most: int) -> int | None
     if 2 * held > most or (held == fewest and misses(fewest)):
         return None
     missed = 2 * held
-    while missed - held > held / 16:
+    while missed - held > max(1, held / 16):
         middle = (held + missed) // 2
         held, missed = (held, middle) if misses(middle) else (middle, missed)
     return held

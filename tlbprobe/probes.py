@@ -25,9 +25,14 @@ UNTIMED_PASSES = 2  # over every page of the working set, since populating is no
 # --- what every probe does -------------------------------------------------------------------------------
 
 
-@functools.cache
-def _host() -> dict[str, Any]:
+@functools.lru_cache(maxsize=1)
+def _host_of(minute: int) -> dict[str, Any]:
     return facts.host().to_dict()
+
+
+def _host() -> dict[str, Any]:
+    """Facts of the machine, a minute old at most: settings may change while a process lives."""
+    return _host_of(int(time.monotonic() // 60))
 
 
 @dataclass(frozen=True)
