@@ -20,7 +20,7 @@ import tlbprobe as tp
 from tlbprobe import cli, curves
 from tlbprobe.cli import main
 
-COMMANDS = ["curve", "chase", "translation", "show", "plot"]
+COMMANDS = ["curve", "chase", "translation", "host", "pages", "show", "plot"]
 HUGE = "900000T"  # no machine has it
 QUICK = ["--max-seconds", "0.02"]
 RUN = [sys.executable, "-m", "tlbprobe"]
@@ -443,7 +443,7 @@ HEARING = (
 )
 
 
-@pytest.mark.parametrize("wait", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("wait", [0.1, 0.3, 1.0])
 def test_ctrl_c(tmp_path, wait):
     old = tmp_path / "c.npz"
     old.write_bytes(b"old")

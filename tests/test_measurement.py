@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
+from tlbprobe import facts
 
 
 def has_nan(value):
@@ -121,3 +122,29 @@ def test_a_measured_one():
     assert m.params["bytes"] == 65536
     assert has_nan(m.summary()) is False
     assert m.faults["minor"] == m.faults["major"] == 0 or m.warnings
+
+
+# --- hazards ---------------------------------------------------------------------------------------------
+
+
+def host_with_thp(mode):
+    """A record of a machine whose setting makes unadvised memory huge, or not."""
+    named = {"thp.enabled": mode, "pages.pmd": 1 << 21, "process.thp_disabled": 0}
+    known = tuple(facts.Fact(name, value, None, "sysfs: kernel/mm") for name, value in named.items())
+    return facts.Host(known).to_dict()
+
+
+def test_hazards_of_the_recorded_machine_are_in_the_result(made):
+    always = made.measurement(host=host_with_thp("always"))
+    found = {hazard.what: hazard for hazard in always.hazards}
+    assert found["default pages are huge"].severity == "high"
+    assert "default pages are huge" in str(always)
+    assert "echo madvise" in always._repr_html_()
+    assert "default pages are huge" in {hazard["what"] for hazard in always.summary()["hazards"]}
+    advised = made.measurement(host=host_with_thp("madvise"))
+    assert "default pages are huge" not in {hazard.what for hazard in advised.hazards}
+
+
+def test_a_record_that_is_none_has_no_hazards(made):
+    assert made.measurement(host={}).hazards == ()
+    assert made.measurement(host={"facts": "what"}).hazards == ()

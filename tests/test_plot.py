@@ -1,5 +1,6 @@
 """Pictures: on the Axes that are given, log axes, every policy in the legend, nothing that overlaps."""
 
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import tlbprobe as tp
+from tlbprobe import cpuid, facts
 
 SIZES = [16 << 10 << k for k in range(0, 17, 2)]
 PAGES = {
@@ -215,3 +217,18 @@ def test_no_pyplot_when_axes_are_given(examples, tmp_path):
     arguments = [sys.executable, "-c", code, tmp_path / "c.npz", tmp_path / "c.png"]
     subprocess.run(arguments, check=True, capture_output=True)
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_claimed_reach_is_marked(made):
+    """By page size, where CPUID claims a reach within the picture."""
+    claims = (
+        cpuid.TlbClaim(1, "data", (4096,), 16, 16, True, None, "any", "CPUID", ""),
+        cpuid.TlbClaim(2, "data", (4096,), 1 << 20, 8, True, None, "any", "CPUID", ""),
+    )
+    record = facts.Host((), claims).to_dict()
+    curve = made.curve({"base": 4096, "default": 4096}, [1 << 14, 1 << 16, 1 << 20])
+    for key, point in curve.chase.points.items():
+        curve.chase.points[key] = dataclasses.replace(point, host=record)
+    texts = [text.get_text() for ax in curve.figure().axes for text in ax.texts]
+    assert texts.count("L1, 4K") == 1  # 64 KiB, once for both policies
+    assert "L2, 4K" not in texts  # 4 GiB: beyond

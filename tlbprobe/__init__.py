@@ -6,6 +6,7 @@ under a page policy, ``page_policies`` lists those there are, ``load`` reads sav
 
 from typing import Any
 
+from .advice import PageNeed, ProgramMapping, page_needs, program_mappings
 from .curves import Curve, curve
 from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
@@ -22,7 +23,9 @@ __all__ = [
     "EffectivePageSize",
     "Host",
     "Measurement",
+    "PageNeed",
     "PagePolicy",
+    "ProgramMapping",
     "Refusal",
     "Region",
     "Sweep",
@@ -32,7 +35,9 @@ __all__ = [
     "effective_page_size",
     "host",
     "load",
+    "page_needs",
     "page_policies",
+    "program_mappings",
     "sizes",
     "sweep",
     "translation",

@@ -14,10 +14,11 @@ import typing
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from . import curves, probes, sweeps
+from . import advice, curves, facts, probes, sweeps
 from .curves import Curve
 from .measurement import (
     FileFormatError,
@@ -27,17 +28,19 @@ from .measurement import (
     Translation,
     check_writable,
     format_number,
+    hazard_rows,
     load,
     package_version,
     replacing,
 )
-from .pages import Backing
+from .pages import Backing, page_policies
 from .sweeps import Point, Refusal, Sweep, Table
 from .units import approximate_size, format_seconds, format_size, parse_size
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 TABLE_WIDTH = 118  # where the output is no terminal
 PICTURES = (".png", ".svg", ".pdf")
+MAPPINGS_SHOWN = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,6 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     commanded: dict[str, Callable[..., Any]] = {**probes.PROBES, "translation": probes.translation}
     for name, probe in commanded.items():
         _add_probe(commands, name, probe)
+    _add_host(commands)
+    _add_pages(commands)
     _add_show(commands)
     _add_plot(commands)
     return parser
@@ -284,6 +289,8 @@ def _print_curve(curve: Curve) -> None:
         ]
         print(f"{name}: {mapped} mapped once: {', '.join(steps)}")
     _print_complaints(curve.chase, curve.translation)
+    for name, text in hazard_rows(curve.hazards):
+        print(f"{name}: {text}")
     for note in curve.notes:
         print(f"not offered here: {note}")
 
@@ -338,7 +345,7 @@ def _interval_cell(interval: Interval) -> str:
     return "none" if interval is None else f"{format_number(interval[0])} .. {format_number(interval[1])}"
 
 
-LEFT = ("pages", "proved")  # columns of words
+LEFT = ("pages", "proved", "why not", "what")  # columns of words
 HEADINGS = {"translation 95 %": "95 %"}
 GAP = "  "
 ORDER = ("proved", "low", "95 %", "median", "translation", "translation 95 %", "set-up")
@@ -442,3 +449,103 @@ def _run_plot(options: argparse.Namespace) -> int:
     _check_picture(options.out)
     draw(load(options.file), options.out)
     return DONE
+
+
+def _add_host(commands: Any) -> None:
+    parser = _command(commands, "host", _run_host, "Say what this machine is, and what could spoil a result.")
+    parser.add_argument("--json", action="store_true", help="print every fact as JSON")
+
+
+def _run_host(options: argparse.Namespace) -> int:
+    host = facts.host()
+    if options.json:
+        hazards = [asdict(hazard) for hazard in host.hazards]
+        print(json.dumps({**host.to_dict(), "hazards": hazards}, indent=2, allow_nan=False))
+    else:
+        print(host)
+    return DONE
+
+
+def _add_pages(commands: Any) -> None:
+    about = "Say what a size needs of each kind of page, or which mappings of a program are huge and why not."
+    parser = _command(commands, "pages", _run_pages, about)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("size", nargs="?", metavar="SIZE", help=HELPS["size"])
+    which.add_argument("--pid", type=int, metavar="N", help="number of a running program")
+    parser.add_argument("--json", action="store_true", help="print every figure as JSON")
+
+
+def _run_pages(options: argparse.Namespace) -> int:
+    if options.pid is not None:
+        mappings = advice.program_mappings(options.pid)
+        _print_either(options.json, mappings, _print_mappings)
+    elif options.size is not None:
+        _print_either(options.json, advice.page_needs(options.size), _print_needs)
+    else:
+        _print_either(options.json, page_policies(), lambda policies: print(*policies, sep="\n"))
+    return DONE
+
+
+def _print_either(as_json: bool, found: Sequence[Any], otherwise: Callable[[Any], object]) -> None:
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2, allow_nan=False))
+    else:
+        otherwise(found)
+
+
+def _print_needs(needs: Sequence[advice.PageNeed]) -> None:
+    _print_table([_need_cells(need) for need in needs], spare=("wasted", "now"))
+    print("obtainable: what free memory gives without moving anything; left: memory available afterwards")
+    for need in needs:
+        if len(need.by_node) > 1:
+            nodes = (f"node {node}: {pool} + {free}" for node, (pool, free) in need.by_node.items())
+            print(f"{need.policy.name}, reserved + in free blocks: {', '.join(nodes)}")
+    for name, need in _commanded(needs).items():
+        for when, command in (("now", need.now), ("at boot", need.at_boot)):
+            if command:
+                print(f"{name} {when}: {command}")
+
+
+def _commanded(needs: Sequence[advice.PageNeed]) -> dict[str, advice.PageNeed]:
+    """What there are commands for, by name; of sizes that are offered alike the first."""
+    hugetlb = {need.policy.name: need for need in needs if need.policy.kind == "hugetlb"}
+    alike: dict[str, list[advice.PageNeed]] = {}
+    for need in needs:
+        if need.now and need.policy.kind != "hugetlb":
+            alike.setdefault(need.policy.kind, []).append(need)
+    names = {f"{first.policy.name} (others likewise)" if others else first.policy.name: first
+             for first, *others in alike.values()}  # fmt: skip
+    return {**names, **hugetlb}
+
+
+def _need_cells(need: advice.PageNeed) -> dict[str, str]:
+    left = need.left_bytes
+    return {
+        "pages": need.policy.name,
+        "size": format_size(need.page_size),
+        "needed": str(need.pages),
+        "reserved": "" if need.reserved is None else str(need.reserved),
+        "obtainable": "unknown" if need.obtainable is None else str(need.obtainable),
+        "enough": {True: "yes", False: "no", None: "unknown"}[need.enough],
+        "wasted": approximate_size(need.unused_bytes),
+        "left": "unknown" if left is None else "-" * (left < 0) + approximate_size(abs(left)),
+    }
+
+
+def _print_mappings(mappings: Sequence[advice.ProgramMapping]) -> None:
+    """The largest ones; the rest is in the sum, and in --json."""
+    print(advice.whole_program(mappings))
+    _print_table([_mapping_cells(one) for one in mappings[:MAPPINGS_SHOWN]], spare=("at",))
+    if len(mappings) > MAPPINGS_SHOWN:
+        print(f"and {len(mappings) - MAPPINGS_SHOWN} smaller ones: --json prints them")
+
+
+def _mapping_cells(one: advice.ProgramMapping) -> dict[str, str]:
+    return {
+        "at": f"{one.start:x}",
+        "size": approximate_size(one.size),
+        "resident": approximate_size(one.resident),
+        "huge": f"{one.huge / one.resident:.0%}",
+        "why not": one.reason or "huge",
+        "what": Path(one.name).name if one.name.startswith("/") else one.name or "anonymous",
+    }

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy.typing as npt
 
 from . import machine, pages, probes
-from .measurement import Get, Measurement, Put, Translation, below, format_ns, from_below
+from .hazards import Hazard
+from .measurement import (
+    Get,
+    Measurement,
+    Put,
+    Translation,
+    below,
+    format_ns,
+    from_below,
+    hazard_rows,
+    hazards_of,
+)
 from .pages import find_policy
 from .sweeps import (
     Asked,
@@ -93,6 +104,11 @@ class Curve(Table):
         """Facts of the machine."""
         return next((point.host for _, point in self.largest.values()), {})
 
+    @property
+    def hazards(self) -> tuple[Hazard, ...]:
+        """What could have spoiled these results, by the facts of the machine; worst first."""
+        return hazards_of(self.host, "chase")
+
     def to_numpy(self) -> npt.NDArray[Any]:
         """Return one row a point: the columns of `Sweep.to_numpy`, and the cost with its interval."""
         table = self.chase.to_numpy()
@@ -133,13 +149,15 @@ class Curve(Table):
         for sweep in (self.chase, self.translation):
             for (what, text), count in sweep.complaints.items():
                 yield what, f"{count} of {len(sweep)} points of {sweep.probe}: {text}"
+        yield from hazard_rows(self.hazards)
         for note in self.notes:
             yield "not offered", note
 
     def summary(self) -> dict[str, Any]:
         """Every figure as a plain value, without the raw slices."""
         parts = {"chase": self.chase.summary(), "translation": self.translation.summary()}
-        return {**parts, "view": self.view, "not_offered": self.notes}
+        hazards = [asdict(hazard) for hazard in self.hazards]
+        return {**parts, "view": self.view, "not_offered": self.notes, "hazards": hazards}
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""

@@ -16,7 +16,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import analysis
+from .facts import Host
+from .hazards import Hazard
 from .pages import Backing
 from .units import format_seconds, format_size
 
@@ -354,9 +356,15 @@ class Measurement(Result):
             "params": self.params,
             "refused": self.refused,
             "warnings": list(self.warnings),
+            "hazards": [asdict(hazard) for hazard in self.hazards],
             "started": self.started,
             "version": self.version,
         }
+
+    @functools.cached_property
+    def hazards(self) -> tuple[Hazard, ...]:
+        """What could have spoiled this result, by the facts of the machine; worst first."""
+        return hazards_of(self.host, self.probe)
 
     @property
     def title(self) -> str:
@@ -377,6 +385,7 @@ class Measurement(Result):
             yield f"refused {name}", reason
         for warning in self.warnings:
             yield "warning", warning
+        yield from hazard_rows(self.hazards)
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
@@ -465,7 +474,13 @@ class Translation(Result):
             "interval_ns": self.interval and list(self.interval),
             "spread": self.spread.summary(),
             "packed": self.packed.summary(),
+            "hazards": [asdict(hazard) for hazard in self.hazards],
         }
+
+    @property
+    def hazards(self) -> tuple[Hazard, ...]:
+        """What could have spoiled this result, by the facts of the machine; worst first."""
+        return hazards_of(self.spread.host, self.kind)
 
     @property
     def title(self) -> str:
@@ -486,6 +501,7 @@ class Translation(Result):
         yield "backing", str(self.backing)
         for warning in self.warnings:
             yield "warning", warning
+        yield from hazard_rows(self.hazards)
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
@@ -519,3 +535,33 @@ def format_interval(interval: Interval) -> str:
     if interval is None:
         return "too few slices for an interval"
     return f"95 %: {format_number(interval[0])} to {format_number(interval[1])}"
+
+
+# --- hazards ---------------------------------------------------------------------------------------------
+
+
+def recorded_host(host: dict[str, Any]) -> Host | None:
+    """The machine that a result was measured on; ``None`` where its record is not one of this version."""
+    try:
+        return Host.from_dict(host)
+    except ValueError:
+        return None
+
+
+def hazards_of(host: dict[str, Any], probe: str) -> tuple[Hazard, ...]:
+    """Hazards that touch the results of a probe, by the recorded facts of a machine; none without facts."""
+    found = recorded_host(host)
+    return () if found is None else found.hazards_for(probe)
+
+
+def hazard_rows(hazards: Iterable[Hazard]) -> Iterator[tuple[str, str]]:
+    """One row for each that matters, and one for all that are low or unknown."""
+    small: dict[str, list[str]] = {}
+    for hazard in hazards:
+        if hazard.severity in ("high", "medium"):
+            remedy = f"; to remove it: {hazard.command}" if hazard.command else ""
+            yield f"{hazard.severity} hazard", f"{hazard.what}: {hazard.effect}{remedy}"
+        else:
+            small.setdefault(hazard.severity, []).append(hazard.what)
+    for severity, names in small.items():
+        yield f"{severity} hazard" + "s" * (len(names) > 1), ", ".join(names)

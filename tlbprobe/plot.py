@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .measurement import Measurement, Translation, format_ns
+from .measurement import Measurement, Translation, format_ns, recorded_host
 from .sweeps import SIZE_AXES, axis_text
 from .units import format_size, page_suffix
 
@@ -290,7 +290,38 @@ def _translation(result: Curve, ax: Axes) -> Axes:
     table = result.to_numpy()
     _size_axis(ax, table["size"].tolist(), "working set")
     _cost_axis(ax, table["translation_ns"])
+    if _claimed_reach(result, ax):
+        ax.set_xlabel("working set (dotted: TLB reach by page size, as CPUID claims it)")
     return _finish(ax, "What translation adds: one node a base page, less the same lines side by side")
+
+
+def _claimed_reach(result: Curve, ax: Axes) -> bool:
+    """Where each TLB level ends by what CPUID claims, dotted, once for each page size that was proved."""
+    host = recorded_host(result.host)
+    first, last = ax.get_xlim()
+    seen: set[float] = set()
+    drawn = False
+    for rows, style in _lines(result):
+        for page in set(rows["page_size"][rows["page_size"] > 0].tolist()) - seen:
+            seen.add(page)
+            for level, reach in ({} if host is None else host.tlb_reach(int(page))).items():
+                if first < reach < last:
+                    _mark(ax, reach, f"L{level}, {page_suffix(int(page))}", style["color"])
+                    drawn = True
+    return drawn
+
+
+def _mark(ax: Axes, x: float, text: str, color: str) -> None:
+    ax.axvline(x, color=color, linestyle=":", linewidth=1.1)
+    ax.annotate(
+        text,
+        (x, 0.02),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, 0),
+        textcoords="offset points",
+        fontsize="x-small",
+        color=color,
+    )
 
 
 def _over_page_size(result: Curve, ax: Axes) -> Axes:
