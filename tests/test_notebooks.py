@@ -1,0 +1,62 @@
+"""The notebooks: rules of their form, and a run of each in seconds instead of minutes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+# What a test run uses in place of the parameters of each notebook.
+QUICK = {
+    "01-what-huge-pages-buy": {"size": "4MiB", "max_seconds": 0.05, "region_size": "4MiB"},
+}
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+    assert {path.stem for path in NOTEBOOKS} == set(QUICK)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_form(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+    assert all(not cell.outputs and cell.execution_count is None for cell in code_cells(notebook))
+    assert any("parameters" in cell.metadata.get("tags", ()) for cell in code_cells(notebook))
+    assert any("assert " in cell.source for cell in code_cells(notebook))
+    assert notebook.cells[0].cell_type == "markdown"
+
+
+@pytest.mark.no_asan
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore")  # of the machinery that runs it
+def test_runs(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    notebook = read(path)
+    names = QUICK[path.stem]
+    parameters = next(c for c in code_cells(notebook) if "parameters" in c.metadata.get("tags", ()))
+    assert all(f"{name} = " in parameters.source for name in names)
+    parameters.source += "\n" + "\n".join(f"{name} = {value!r}" for name, value in names.items())
+    client = nbclient.NotebookClient(
+        notebook, timeout=120, resources={"metadata": {"path": os.fspath(tmp_path)}}
+    )
+    client.execute()
+    printed = [output for cell in code_cells(notebook) for output in cell.outputs]
+    assert not [output for output in printed if output.output_type == "error"]
+    assert any("image/png" in output.get("data", {}) for output in printed)
