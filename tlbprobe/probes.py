@@ -36,7 +36,7 @@ def _host() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Common:
+class Common:
     """What every probe takes, checked before anything is mapped."""
 
     strict: bool
@@ -100,7 +100,7 @@ class _Point:
 
     region: Region
     bytes_used: int
-    common: _Common
+    common: Common
     cpu: int = -1
     setup: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -299,7 +299,7 @@ def chase(
     if placement not in ("spread", "packed"):
         raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
     _check_stride(step, wanted)
-    common = _Common(strict, seed, cpu, precision, max_seconds, counters)
+    common = Common(strict, seed, cpu, precision, max_seconds, counters)
     nodes = wanted // step
     parameters = node_parameters(nodes, step, placement, common.seed)
     with _on_region(size, wanted, pages, strict) as region:
@@ -386,7 +386,7 @@ def translation(
             f"size={format_size(span)} holds {nodes} base pages of {format_size(base)}: translation compares "
             f"one node a page, so it needs at least two, {format_size(2 * base)}"
         )
-    common = _Common(strict, seed, cpu, precision, max_seconds, counters)
+    common = Common(strict, seed, cpu, precision, max_seconds, counters)
     needed = bytes_needed("translation", span)
     _check_holds_both(size, span, needed)
     # The bytes, and where they begin: the packed lines lie beside the spread nodes.

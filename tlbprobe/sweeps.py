@@ -463,8 +463,8 @@ def _split_axes(
 def check_common(fixed: Mapping[str, Any]) -> None:
     """What is wrong at every point is wrong usage: an error before anything is mapped."""
     known = inspect.signature(probes.chase).parameters
-    names = [one.name for one in fields(probes._Common)]
-    probes._Common(**{name: fixed.get(name, known[name].default) for name in names})
+    names = [one.name for one in fields(probes.Common)]
+    probes.Common(**{name: fixed.get(name, known[name].default) for name in names})
 
 
 def is_axis(value: Any) -> bool:
