@@ -493,3 +493,14 @@ def test_split_mappings_are_counted_together(roomy, monkeypatch):
     mthp = PagePolicy("thp-64K", "mthp", 64 * KIB)
     assert pages.fit_together([(999 * 64 * KIB, mthp), (GIB, ORDINARY)], roomy)
     assert not pages.fit_together([(600 * 64 * KIB, mthp)] * 2, roomy)
+
+
+def test_no_command_is_named_that_would_take_all_memory(roomy):
+    write(roomy, {"proc/meminfo": f"MemAvailable: {10 * MIB} kB\nHugepagesize: 2048 kB"})  # 10 GiB
+    write(roomy, {
+        f"sys/kernel/mm/hugepages/hugepages-2048kB/{name}_hugepages": "0"
+        for name in ("nr", "free", "resv", "surplus", "nr_overcommit")
+    })  # fmt: skip
+    pool = PagePolicy("hugetlb", "hugetlb", 2 * MIB)
+    assert "echo 2048 | sudo tee" in str(refusal(4 * GIB, pool, roomy))
+    assert "sudo" not in str(refusal(1 << 50, pool, roomy))

@@ -278,3 +278,14 @@ def test_same_seed_same_order_whatever_the_pages():
                 nodes = (words[:: LINE // 8] - np.uint64(region.address)) // np.uint64(LINE)
                 orders.add(tuple(nodes.tolist()))
     assert len(orders) == 1
+
+
+@pytest.mark.parametrize("name", ["strict", "verify"])
+def test_a_word_is_no_flag(name):
+    with pytest.raises(TypeError, match=f"{name}='no' must be True or False"):
+        tp.chase("64KiB", **{name: "no"})
+
+
+def test_an_empty_policy_is_no_policy():
+    with pytest.raises(ValueError, match="pages='' is no page policy"):
+        tp.chase("64KiB", "")

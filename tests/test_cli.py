@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import pty
 import re
@@ -96,7 +97,7 @@ def test_csv(run, command):
     assert status == 0
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["size"] for row in rows] == (["65536", "131072"] if command is SMALL_CURVE else ["65536"])
-    assert float(rows[0]["median_ns"])
+    assert math.isfinite(float(rows[0]["median_ns"]))
 
 
 def test_options_reach_the_probe(run):
@@ -462,3 +463,36 @@ def test_ctrl_c(tmp_path, wait):
     assert taken < 5, "two seconds on a machine that is not busy"
     assert [path.name for path in tmp_path.iterdir()] == ["c.npz"]
     assert old.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("arguments", [["--out", ""], ["--plot", ""]])
+def test_an_empty_file_name_is_wrong_use(run, arguments):
+    status, out, err = run("chase", "64K", *QUICK, *arguments)
+    assert (status, out) == (2, "")
+    assert f"{arguments[0]} names no file" in err
+
+
+@pytest.mark.parametrize("arguments", [["--policies", ""], ["--policies", "base,,thp"]])
+def test_an_empty_name_in_a_list_is_wrong_use(run, arguments):
+    status, _, err = run("curve", "--sizes", "64K", *arguments)
+    assert status == 2
+    assert "empty name" in err
+
+
+@pytest.mark.parametrize("columns", [1, 20, 40, 60, 80])
+def test_no_terminal_is_so_narrow_that_a_figure_is_cut(examples, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    cli.show(examples["curve"])
+    out = capsys.readouterr().out
+    assert "…" not in out
+    low = examples["curve"].chase[1 << 16, "base"].low
+    assert cli.format_number(low) in out
+
+
+def test_closed_stdout(tmp_path):
+    """Nobody to tell, but the file is written."""
+    out = tmp_path / "c.npz"
+    command = [sys.executable, "-m", "tlbprobe", "chase", "64K", *QUICK, "--out", str(out)]
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert tp.load(out).low > 0

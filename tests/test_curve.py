@@ -198,7 +198,7 @@ def test_pandas(curve):
 
 def test_repr(curve):
     text = repr(curve)
-    for part in ("64 KiB to 1 MiB", "base, thp", "translation", "1 of 4 points", "not offered", "echo 1"):
+    for part in ("64 KiB to 1 MiB", "base, thp", "translation", "2 of 8 points", "not offered", "echo 1"):
         assert part in text
     assert "<table>" in curve._repr_html_()
 
@@ -213,7 +213,7 @@ def test_all_refused(made):
     c = made.curve({"base": 4096}, [1 << 16, 1 << 20], points)
     assert c.largest == c.host == {}
     assert np.isnan(c.to_numpy()["low_ns"]).all()
-    assert "2 of 2 points" in repr(c)
+    assert "4 of 4 points" in repr(c)
 
 
 def test_a_measured_one(tmp_path):

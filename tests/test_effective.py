@@ -98,3 +98,16 @@ def test_on_real_memory():
         found = tp.effective_page_size(region)
     assert found.page_size is None or found.page_size in effective.translation_sizes(BASE)
     assert found.page_size is not None or found.reason
+
+
+@pytest.mark.parametrize("region", [5, "64MiB", None])
+def test_it_belongs_to_a_region(region):
+    with pytest.raises(TypeError, match="must be a Region"):
+        tp.effective_page_size(region)
+
+
+def test_a_closed_region():
+    region = tp.Region("8MiB")
+    region.close()
+    with pytest.raises(ValueError, match="closed"):
+        tp.effective_page_size(region)

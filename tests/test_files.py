@@ -340,3 +340,8 @@ def test_check_writable_leaves_nothing(tmp_path):
 
 def test_points_know_their_kinds():
     assert set(sweeps.POINTS) <= set(measurement.KINDS)
+
+
+def test_what_is_no_regular_file_is_not_read():
+    with pytest.raises(ValueError, match="no regular file"):
+        tp.load("/dev/zero")

@@ -1,6 +1,8 @@
 """The package as it is installed: it imports, measures, and keeps its layers."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +61,13 @@ def test_import_loads_nothing_heavy():
     code = f"import sys, tlbprobe; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_source_folder_says_that_it_is_not_the_package(tmp_path):
+    """As in a clone, where Python finds the folder without the compiled part first."""
+    shutil.copytree(PACKAGE, tmp_path / "tlbprobe", ignore=shutil.ignore_patterns("_core*.so"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", "import tlbprobe"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode != 0
+    assert "source folder" in done.stderr.splitlines()[-1]

@@ -406,3 +406,25 @@ def test_points_that_differ_in_pages_alone_follow_each_other():
     assert [size for size, _ in itertools.groupby(sizes)] == sizes[::3]
     assert sizes[::3] != sorted(sizes[::3])
     assert len({tuple(ask.key[1] for ask in ordered[i : i + 3]) for i in range(0, 60, 3)}) > 1
+
+
+def test_what_is_no_probe_is_refused_at_once():
+    with pytest.raises(TypeError, match=r"takes a probe.*<lambda> returned a int"):
+        run(lambda size: 1, size=[1])
+
+
+def test_a_sweep_without_an_axis_is_one_point(probe):
+    s = run(probe, size=16 * KIB)
+    assert s[()].params["bytes"] == 16 * KIB
+    with pytest.raises(ValueError, match="one point"):
+        s.plot()
+
+
+def test_each_refused_size_has_its_own_reason(probe, monkeypatch):
+    def none(mapped, policy, what):
+        raise MemoryError(f"{mapped} would not fit")
+
+    monkeypatch.setattr(pages, "check_budget", none)
+    s = run(probe, size=[16 * KIB, 32 * KIB])
+    assert [s[size].reason for size in (16 * KIB, 32 * KIB)] == ["16384 would not fit", "32768 would not fit"]
+    assert list(sweeps.complaints(s).items()) == [(("refused", "16384 would not fit"), 2)]

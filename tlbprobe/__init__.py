@@ -4,7 +4,14 @@
 under a page policy, ``page_policies`` lists those there are, ``load`` reads saved results.
 """
 
+from importlib.util import find_spec
 from typing import Any
+
+if find_spec("tlbprobe._core") is None:
+    raise ImportError(
+        "this is tlbprobe's source folder, without its compiled part: start Python elsewhere, or with -P, "
+        "so that the installed package is found (after 'make': .venv/bin/python -P)"
+    )
 
 from .advice import PageNeed, ProgramMapping, page_needs, program_mappings
 from .curves import Curve, curve

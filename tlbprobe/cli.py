@@ -12,7 +12,6 @@ import sys
 import types
 import typing
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -46,12 +45,13 @@ MAPPINGS_SHOWN = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 for a result, 1 for a refusal that says why, 2 for wrong usage, 130 on Ctrl-C."""
     with warnings.catch_warnings():
-        warnings.simplefilter("default", RuntimeWarning)
+        warnings.simplefilter("once", RuntimeWarning)
         warnings.showwarning = _show_warning
         try:
             options = build_parser().parse_args(arguments)
             status = int(options.run(options))
-            sys.stdout.flush()
+            if sys.stdout is not None:  # somebody may have closed it
+                sys.stdout.flush()
             return status
         except SystemExit as leave:  # argparse has said why
             return leave.code if isinstance(leave.code, int) else USAGE
@@ -174,7 +174,10 @@ def _reading(kind: Any) -> dict[str, Any]:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name: write names with commas between them")
+    return names
 
 
 def _parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
@@ -201,6 +204,9 @@ def _run_probe(probe: Callable[..., Any], options: argparse.Namespace) -> int:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before anything is measured: where the results go can be written, and the format can be drawn."""
+    for name in ("out", "plot"):
+        if getattr(options, name) == "":
+            raise ValueError(f"--{name} names no file: it is empty")
     if options.plot:
         _check_picture(options.plot)
     if options.out:
@@ -308,7 +314,7 @@ def _print_sweep(sweep: Sweep) -> None:
 
 def _print_complaints(*swept: Sweep) -> None:
     points = sum(map(len, swept))
-    for (what, text), count in sum((sweep.complaints for sweep in swept), Counter()).items():
+    for (what, text), count in sweeps.complaints(*swept).items():
         print(f"{what} at {count} of {points} points: {text}")
 
 
@@ -357,10 +363,11 @@ def _print_table(rows: Sequence[dict[str, str]], spare: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    width = shutil.get_terminal_size((TABLE_WIDTH, 0)).columns
+    terminal = shutil.get_terminal_size((TABLE_WIDTH, 0)).columns
+    columns = _fitting(rows, spare, terminal)
+    width = max(terminal, _width(rows, columns))  # a narrow terminal may wrap a line; no figure is ever cut
     console = Console(width=width, highlight=False, markup=False)
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    columns = _fitting(rows, spare, width)
     for name in columns:
         heading = HEADINGS.get(name, name)
         table.add_column(heading, justify="left" if name in LEFT else "right", no_wrap=True)
@@ -377,14 +384,16 @@ def _fitting(rows: Sequence[dict[str, str]], spare: Sequence[str], width: int) -
     """Columns in order, without as many of the spare ones as it takes to fit the width."""
     found = dict.fromkeys(name for row in rows for name in row)
     columns = [*(name for name in found if name not in ORDER), *(name for name in ORDER if name in found)]
-    wide = {
-        name: max(len(HEADINGS.get(name, name)), *(len(row.get(name, "")) for row in rows))
-        for name in columns
-    }
     for name in spare:
-        if sum(wide[name] + len(GAP) for name in columns) - len(GAP) > width and name in columns:
+        if _width(rows, columns) > width and name in columns:
             columns.remove(name)
     return columns
+
+
+def _width(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> int:
+    """Characters of a line with these columns."""
+    wide = (max(len(HEADINGS.get(name, name)), *(len(row.get(name, "")) for row in rows)) for name in columns)
+    return sum(width + len(GAP) for width in wide) - len(GAP)
 
 
 def _sparse(rows: Sequence[dict[str, str]]) -> Iterator[dict[str, str]]:
@@ -425,7 +434,7 @@ def parse_sizes(text: str) -> list[int]:
 def _run_curve(options: argparse.Namespace) -> int:
     _check_outputs(options)
     common = {name: getattr(options, name) for name in CURVE_PARAMETERS}
-    return _deliver(curves.curve(parse_sizes(options.sizes), options.policies or None, **common), options)
+    return _deliver(curves.curve(parse_sizes(options.sizes), options.policies, **common), options)
 
 
 def _add_show(commands: Any) -> None:

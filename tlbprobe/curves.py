@@ -28,6 +28,7 @@ from .sweeps import (
     Sweep,
     Table,
     check_common,
+    complaints,
     is_axis,
     point_columns,
     run_points,
@@ -146,9 +147,9 @@ class Curve(Table):
             cost = self.translation.points.get((size, name))
             added = f", translation {format_ns(cost.cost)}" if isinstance(cost, Translation) else ""
             yield name, f"{format_ns(point.low)} at {format_size(size)}{added}; {point.backing}"
-        for sweep in (self.chase, self.translation):
-            for (what, text), count in sweep.complaints.items():
-                yield what, f"{count} of {len(sweep)} points of {sweep.probe}: {text}"
+        total = len(self.chase) + len(self.translation)
+        for (what, text), count in complaints(self.chase, self.translation).items():
+            yield what, f"{count} of {total} points: {text}"
         yield from hazard_rows(self.hazards)
         for note in self.notes:
             yield "not offered", note

@@ -106,6 +106,10 @@ def effective_page_size(region: Region, *, seed: int = 0, cpu: int | None = None
     .. [1] translation cost from spread and packed nodes: see `translation`.
     """
     timing.check_cpu(cpu)
+    if not isinstance(region, Region):
+        raise TypeError(f"region={region!r} must be a Region: what the TLB holds belongs to an allocation")
+    if region.closed:
+        raise ValueError("this Region is closed")
     with timing.pinned(cpu):
         entries = first_level_entries()
         backing = region.check_backing().page_size

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import shutil
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -189,6 +190,9 @@ def load(path: StrPath) -> Any:
     ValueError
         If it is not one of ours, is damaged, or was written by a newer version.
     """
+    mode = Path(path).stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # which fails by itself, as it always does
+        raise FileFormatError(f"{os.fspath(path)!r} is no regular file: results are saved in one")
     content = Path(path).read_bytes()
     try:
         return _decode(content)

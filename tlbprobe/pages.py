@@ -236,6 +236,9 @@ def _hugetlb_needs(mapped: int, policy: PagePolicy, beside: int, root: machine.R
         available = pool.available + _surplus_pages(pool, beside, root)
         pages = pool.total + mapped // size - pool.available
         remedy = f"echo {pages} | sudo tee {HUGETLB}/hugepages-{size >> 10}kB/nr_hugepages"
+        ordinary = machine.memory_available(root)
+        if ordinary is not None and mapped - pool.available * size > ordinary - MARGIN:
+            remedy = ""  # it would take all the memory of the machine, or more
         name = f"hugetlb pool of {format_size(size)} pages"
         yield Need(name, mapped, available * size, remedy=remedy)
     for limit in machine.memory_limits(root):

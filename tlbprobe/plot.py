@@ -164,6 +164,8 @@ def sweep(result: Sweep, ax: Axes | None = None) -> Axes:
     """Draw the low estimate over the first axis of numbers, a line for each value of the others."""
     ax = _axes(ax)
     table = result.to_numpy()
+    if not result.axes:
+        raise ValueError("a sweep without an axis is one point: plot that, as in result[()].plot()")
     x = next((name for name in result.axes if table[name].dtype.kind in "iuf"), next(iter(result.axes)))
     at = table[x] if table[x].dtype.kind in "iuf" else np.array([axis_text(x, value) for value in table[x]])
     others = [name for name in result.axes if name != x]

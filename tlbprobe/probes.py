@@ -48,6 +48,7 @@ class Common:
 
     def __post_init__(self) -> None:
         timing.check_cpu(self.cpu)
+        check_flag("strict", self.strict)
         _check_number("precision", self.precision, 1.0, "0.01 means 1 % of the low estimate")
         _check_number("max_seconds", self.max_seconds, float("inf"), "seconds for the timed part")
         if isinstance(self.seed, bool) or not isinstance(self.seed, SupportsIndex):
@@ -59,6 +60,12 @@ class Common:
         listed = isinstance(names, Sequence) and not isinstance(names, str)
         if not listed or not all(isinstance(name, str) for name in names):
             raise TypeError(f"counters={names!r} must be a sequence of names, such as ('cycles',)")
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Raise a TypeError for what is neither true nor false: "no" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}={value!r} must be True or False")
 
 
 def _check_number(name: str, value: float, limit: float, meaning: str) -> None:
@@ -86,7 +93,7 @@ def _working_set(size: Size | Region, working_set: Size | None) -> int:
 def _on_region(size: Size | Region, needed: int, pages: str | None, strict: bool) -> Iterator[Region]:
     """The given region, or one of our own for the time being."""
     if not isinstance(size, Region):
-        with Region(needed, pages or "base", strict=strict) as region:
+        with Region(needed, "base" if pages is None else pages, strict=strict) as region:
             yield region
         return
     if pages is not None and find_policy(pages).name != size.pages:
@@ -299,6 +306,7 @@ def chase(
     if placement not in ("spread", "packed"):
         raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
     _check_stride(step, wanted)
+    check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
     nodes = wanted // step
     parameters = node_parameters(nodes, step, placement, common.seed)

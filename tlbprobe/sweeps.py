@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -188,6 +188,16 @@ def own_setup(run: Measurement) -> float:
     return sum(taken for step, taken in run.setup.items() if step not in (*REGION_STEPS, TIMED_STEP))
 
 
+@contextmanager
+def extra_named(name: str) -> Iterator[None]:
+    """Say how to get a package that is not always installed."""
+    try:
+        yield
+    except ImportError as error:
+        error.add_note(f"{name} comes with the extra 'frames': pip install 'tlbprobe[frames]'")
+        raise
+
+
 def tabulate(columns: Mapping[str, Sequence[Any]]) -> npt.NDArray[Any]:
     """Make a structured array; ``None`` among numbers becomes NaN."""
     arrays = {name: _column(values) for name, values in columns.items()}
@@ -225,7 +235,8 @@ class Table(Result):
 
     def to_pandas(self) -> pd.DataFrame:
         """Return `to_numpy` as a data frame; counts and page sizes are whole numbers, or missing."""
-        import pandas as pd
+        with extra_named("pandas"):
+            import pandas as pd
 
         table = self.to_numpy()
         frame = pd.DataFrame({name: table[name].tolist() for name in table.dtype.names or ()})
@@ -292,17 +303,6 @@ class Sweep(Table):
         """Points that could not be measured."""
         return {key: point for key, point in self.points.items() if isinstance(point, Refusal)}
 
-    @property
-    def complaints(self) -> Counter[tuple[str, str]]:
-        """Why points were refused, and what was warned of: at how many points."""
-        said: Counter[tuple[str, str]] = Counter()
-        for _, point in self:
-            if isinstance(point, Refusal):
-                said["refused", point.reason] += 1
-            else:
-                said.update(("warning", text) for text in point.warnings)
-        return said
-
     def to_numpy(self) -> npt.NDArray[Any]:
         """Return one row a point, a structured array.
 
@@ -321,7 +321,8 @@ class Sweep(Table):
 
     def to_xarray(self) -> xr.Dataset:
         """Return the numbers of `to_numpy` as a labelled grid; absent points are NaN."""
-        import xarray as xr
+        with extra_named("xarray"):
+            import xarray as xr
 
         shape = tuple(len(values) for values in self.axes.values())
         every = [self.points.get(key) for key in itertools.product(*self.axes.values())]
@@ -345,7 +346,7 @@ class Sweep(Table):
         for name, values in self.axes.items():
             shown = [axis_text(name, value) for value in values]
             yield name, ", ".join(shown if len(shown) <= 6 else [*shown[:3], "...", *shown[-2:]])
-        for (what, text), count in self.complaints.items():
+        for (what, text), count in complaints(self).items():
             yield what, f"{count} of {len(self)} points: {text}"
 
     def summary(self) -> dict[str, Any]:
@@ -373,6 +374,22 @@ class Sweep(Table):
                 run["host"] = parts["hosts"][run["host"]]
             points[tuple(entry["key"])] = POINTS[entry["kind"]].from_parts(data, from_below(str(number), get))
         return cls(parts["probe"], parts["axes"], points)
+
+
+def complaints(*sweeps: Sweep) -> Counter[tuple[str, str]]:
+    """Why points were refused, and what was warned of: at how many points.
+
+    Refusals of a policy that differ in their figures alone count together, under the reason of the first.
+    """
+    said: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, Any], str] = {}
+    for values, point in itertools.chain.from_iterable(sweeps):
+        if isinstance(point, Refusal):
+            reason = first.setdefault((point.error, values.get("pages")), point.reason)
+            said["refused", reason] += 1
+        else:
+            said.update(("warning", text) for text in point.warnings)
+    return said
 
 
 def axis_text(name: str, value: Any) -> str:
@@ -525,7 +542,12 @@ class Asked:
         if region is not None:
             arguments = {name: arguments[name] for name in arguments if name not in ("pages", "strict")}
             arguments |= {"size": region, "working_set": self.arguments["size"]}
-        point: Point = self.probe(**arguments)
+        point = self.probe(**arguments)
+        if not isinstance(point, Measurement | Translation):
+            raise TypeError(
+                f"a sweep takes a probe, such as tp.chase or tp.translation: {self.probe.__name__} returned "
+                f"a {type(point).__name__}"
+            )
         return point
 
 
@@ -534,13 +556,12 @@ class Shared:
     """Memory that points share: a region, and why it is not larger."""
 
     region: Region | None = None
-    refusal: Refusal | None = None
+    refusals: Mapping[int, Refusal] = field(default_factory=dict)  # by the bytes that were needed
 
     def measure(self, ask: Asked, kept: Kept) -> Point:
         """Measure a point on it, or say why not."""
-        fits = self.region is not None and ask.needed <= self.region.mapped_bytes
-        if self.refusal and not fits:
-            return self.refusal
+        if self.refusals and ask.needed in self.refusals:
+            return self.refusals[ask.needed]
         try:
             return ask.measure(self.region)
         except kept as error:
@@ -582,16 +603,17 @@ def in_blocks(asked: Sequence[Asked], shuffled: random.Random) -> list[Asked]:
 
 
 def _share(memory: Memory | None, asked: Sequence[Asked], stack: ExitStack, kept: Kept) -> Shared:
-    """Map as much as the largest point that fits needs; the larger ones are refused by the first reason."""
+    """Map as much as the largest point that fits needs; the larger ones are refused, each with its reason."""
+    refusals: dict[int, Refusal] = {}
     if memory is None:
         return Shared()
-    refusal: Refusal | None = None
     for needed in sorted({ask.needed for ask in asked}, reverse=True):
         try:
-            return Shared(stack.enter_context(Region(needed, memory.pages, strict=memory.strict)), refusal)
+            region = stack.enter_context(Region(needed, memory.pages, strict=memory.strict))
+            return Shared(region, refusals)
         except kept as error:
-            refusal = refusal or Refusal.of(error)
-    return Shared(None, refusal)
+            refusals[needed] = Refusal.of(error)
+    return Shared(None, refusals)
 
 
 def _batches(groups: Mapping[Memory | None, Sequence[Asked]]) -> list[list[Memory | None]]:
@@ -617,13 +639,19 @@ def _fit_together(batch: Iterable[Memory | None], groups: Mapping[Memory | None,
         return False
 
 
+def _in_notebook() -> bool:
+    """Whether this runs in a kernel of Jupyter: that the package is loaded says nothing."""
+    ipython = sys.modules.get("IPython")
+    return hasattr(ipython.get_ipython(), "kernel") if ipython else False
+
+
 @contextmanager
 def _progress(total: int, progress: Progress) -> Iterator[Callable[[], object]]:
     """What to call when one more point is done: a bar where somebody can see it, or the caller's function."""
     done = itertools.count(1)
     if callable(progress):
         yield lambda: progress(next(done), total)
-    elif progress and ((sys.stderr and sys.stderr.isatty()) or "ipykernel" in sys.modules):
+    elif progress and ((sys.stderr and sys.stderr.isatty()) or _in_notebook()):
         from tqdm.auto import tqdm
 
         with tqdm(total=total, unit="point", leave=False) as bar:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,6 +195,35 @@ def imports() -> Iterator[Row]:
     )
 
 
+def interrupts() -> Iterator[Row]:
+    """Ctrl-C at any moment: how long until it is answered."""
+    for pages in ("base", "thp"):
+        with tp.Region(GIB, pages) as region:
+            measuring = functools.partial(tp.chase, region, precision=1e-6, max_seconds=20)
+            waits = [_answer(measuring, after) for after in np.linspace(0.01, 1.0, 12)]
+        yield f"Ctrl-C while measuring, 1 GiB on {pages}", f"{max(waits) * 1e3:.0f} ms", "at most 100 ms"
+        mapping = functools.partial(tp.chase, GIB, pages, precision=1e-6, max_seconds=20)
+        waits = [_answer(mapping, after) for after in np.linspace(0.05, 2.0, 6)]
+        yield f"the same, and the memory given back, {pages}", f"{max(waits) * 1e3:.0f} ms", ""
+
+
+def _answer(work: Callable[[], object], after: float) -> float:
+    """Seconds from a signal, sent after so many, to the exception."""
+    sent: list[float] = []
+
+    def send() -> None:
+        sent.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(after, send)
+    timer.start()
+    try:
+        work()
+    except KeyboardInterrupt:
+        return time.perf_counter() - sent[0]
+    raise AssertionError("it was not interrupted")
+
+
 def clock() -> Iterator[Row]:
     """What reading the clock costs, against the shortest slice."""
     read_ns, step_ns = _core.clock_calibrate()
@@ -210,7 +242,7 @@ def facts() -> Iterator[Row]:
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     function.__name__: function
-    for function in (clock, imports, facts, loop, load, cycle, memory, length, point, curve)
+    for function in (clock, imports, facts, loop, load, cycle, memory, length, point, curve, interrupts)
 }
 
 
