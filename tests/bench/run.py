@@ -69,7 +69,7 @@ def busy() -> Iterator[None]:
     """A process that computes on every core."""
     spin = "\nwhile True: pass"
     count = os.cpu_count() or 1
-    processes = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
+    processes = [subprocess.Popen([sys.executable, "-P", "-c", spin]) for _ in range(count)]
     try:
         time.sleep(1)
         yield
@@ -125,7 +125,7 @@ print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])
 def memory() -> Iterator[Row]:
     """Peak memory of a process that chases over 1 GiB."""
     for stride in (64, 8, 128, 4096):
-        command = [sys.executable, "-c", PEAK, str(stride)]
+        command = [sys.executable, "-P", "-c", PEAK, str(stride)]
         peak = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
         yield f"peak memory, 1 GiB, stride {stride}", f"{peak:.0f} MiB", f"at most {1.10 * 1024 + 64:.0f} MiB"
 
@@ -183,7 +183,7 @@ def imports() -> Iterator[Row]:
         taken = []
         for _ in range(15):
             start = time.perf_counter()
-            subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+            subprocess.run([sys.executable, "-P", "-c", f"import {module}"], check=True)
             taken.append(time.perf_counter() - start)
         return float(np.median(taken))
 
