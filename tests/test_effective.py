@@ -106,6 +106,12 @@ def test_it_belongs_to_a_region(region):
         tp.effective_page_size(region)
 
 
+@pytest.mark.parametrize("seed", [-1, 1 << 64, "a", 1.5])
+def test_a_wrong_seed_is_named(seed):
+    with tp.Region("8MiB") as region, pytest.raises((ValueError, TypeError), match="seed="):
+        tp.effective_page_size(region, seed=seed)
+
+
 def test_a_closed_region():
     region = tp.Region("8MiB")
     region.close()

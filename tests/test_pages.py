@@ -798,7 +798,7 @@ def test_where_neither_can_be_read_nothing_is_proved(run_python):
         """
         refuse(IOCTL, errno.EPERM, 1, PAGEMAP_SCAN)
         def unreadable(*_, **__): raise PermissionError(errno.EACCES, "no")
-        Path.read_text = unreadable
+        Path.read_bytes = unreadable
         warnings.simplefilter("ignore")
         loose = tp.Region(MIB, "base", strict=False).backing()
         answer([caught(tp.Region, MIB, "base"), loose.proof, loose.page_size, loose.note])

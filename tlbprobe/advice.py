@@ -33,10 +33,11 @@ class PageNeed:
     reserved : int or None
         Free pages of the hugetlb pool; ``None`` for pages that have none.
     obtainable : int or None
-        Pages that the kernel could make now without moving anything: base pages of available memory, others
-        of free blocks that are large enough; ``None`` where it lists no blocks so large.
+        Pages that memory would give now, were they offered: base pages of available memory, caches
+        included; others of free blocks that are large enough, without moving anything. ``None`` where the
+        kernel lists no blocks so large.
     by_node : dict of int to tuple of int
-        Both for each NUMA node, in pages: reserved, and in free blocks.
+        For each NUMA node, in pages: free in the pool, and in free blocks.
     left_bytes : int or None
         Memory that would be left available for everything else; negative if it does not fit.
     now, at_boot : str
@@ -56,7 +57,7 @@ class PageNeed:
 
     @property
     def enough(self) -> bool | None:
-        """Whether it could be had now; ``None`` where nothing tells."""
+        """Whether memory has it now, with the command `now` if there is one; ``None`` where nothing tells."""
         if (self.reserved or 0) >= self.pages:
             return True
         if self.left_bytes is not None and self.left_bytes < 0:
@@ -110,8 +111,8 @@ def _need(wanted: int, policy: PagePolicy, page: int, root: machine.Root) -> Pag
         obtainable,
         {node: (pooled.get(node, 0), blocks.get(node, 0)) for node in nodes},
         None if available is None else available - max(0, pages - (reserved or 0)) * page,
-        _reserve_now(policy, pool, pages),
-        _reserve_at_boot(policy, page, pages),
+        _reserve_now(policy, pool, pages, root),
+        _reserve_at_boot(policy, pool, pages),
     )
 
 
@@ -137,26 +138,32 @@ def _in_free_blocks(page: int, root: machine.Root) -> dict[int, int]:
     return found
 
 
-def _reserve_now(policy: PagePolicy, pool: machine.HugetlbPool | None, pages: int) -> str:
+def _reserve_now(policy: PagePolicy, pool: machine.HugetlbPool | None, pages: int, root: machine.Root) -> str:
     if pool is None:
         return policy.command
-    if pool.available >= pages:
-        return ""
+    available = machine.memory_available(root)
+    short = (pages - pool.available) * pool.page_size
+    if short <= 0 or (available is not None and short > available):
+        return ""  # enough, or it would take more memory than there is
     total = pool.total + pages - pool.available
     return f"echo {total} | sudo tee /{machine.HUGETLB}/hugepages-{pool.page_size >> 10}kB/nr_hugepages"
 
 
-def _reserve_at_boot(policy: PagePolicy, page: int, pages: int) -> str:
-    if policy.kind == "hugetlb":
-        return f"hugepagesz={page_suffix(page)} hugepages={pages}"
-    if policy.kind == "mthp":
-        return f"thp_anon={page_suffix(page)}:madvise"
-    return "transparent_hugepage=madvise" if policy.kind == "thp" else ""
+def _reserve_at_boot(policy: PagePolicy, pool: machine.HugetlbPool | None, pages: int) -> str:
+    size = page_suffix(policy.page_size or 0)
+    if pool is not None:
+        more = max(0, pages - pool.available)
+        return f"hugepagesz={size} hugepages={pool.total + more}" if more else ""
+    if policy.offered:
+        return ""
+    return f"thp_anon={size}:madvise" if policy.kind == "mthp" else "transparent_hugepage=madvise"
 
 
 # --- which mappings of a program are huge ----------------------------------------------------------------
 
 HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) [0-9a-f]+ \S+ (\d+) *(.*)$")
+SHARED_MEMORY = ("/dev/zero", "/memfd:", "/SYSV", "/dev/shm/")  # names of memory that no file system holds
+SHMEM_MODES = {"advise": "madvise", "force": "always", "within_size": "always"}  # in the words of THP
 HUGE_FIELDS = ("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped", "Private_Hugetlb", "Shared_Hugetlb")
 
 
@@ -214,7 +221,9 @@ def program_mappings(pid: int, root: machine.Root = "/") -> list[ProgramMapping]
     PermissionError
         If it is somebody else's.
     """
-    if isinstance(pid, bool) or not isinstance(pid, int) or pid < 1:
+    if isinstance(pid, bool) or not isinstance(pid, int):
+        raise TypeError(f"pid={pid!r} must be the number of a running program")
+    if pid < 1:
         raise ValueError(f"pid={pid!r} must be the number of a running program, at least 1")
     text = _read_smaps(pid, root)
     status = machine.read_text(root, f"proc/{pid}/status") or ""
@@ -222,18 +231,23 @@ def program_mappings(pid: int, root: machine.Root = "/") -> list[ProgramMapping]
     pmd = machine.pmd_size(root)
     mode = machine.thp_mode(root)
     own = machine.mthp_modes(root).get(pmd or 0, "inherit")
-    rules = _Rules(pmd, mode if own == "inherit" else own, forbidden)
+    own_file = f"{machine.THP}/hugepages-{(pmd or 0) >> 10}kB/enabled"
+    setting = (mode, f"{machine.THP}/enabled") if own == "inherit" else (own, own_file)
+    rules = _Rules(pmd, *setting, _shmem_mode(root), forbidden)
     found = (_mapping(head, fields, rules) for head, fields in _smaps_entries(text))
     return sorted((one for one in found if one.resident), key=lambda one: -one.resident)
 
 
 def _read_smaps(pid: int, root: machine.Root) -> str:
     try:
-        text = Path(root, f"proc/{pid}/smaps").read_text(encoding="utf-8", errors="replace")
+        text = Path(root, f"proc/{pid}/smaps").read_bytes().decode("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise ProcessLookupError(f"pid={pid}: there is no such program, or it has ended") from error
     except PermissionError as error:
-        error.add_note(f"pid={pid} is another user's program: run this as that user or as root")
+        error.add_note(
+            f"pid={pid} is another user's program, or one that the kernel protects: its user may read it, "
+            "or root with CAP_SYS_PTRACE"
+        )
         raise
     if not text.strip():
         raise ProcessLookupError(
@@ -245,7 +259,7 @@ def _read_smaps(pid: int, root: machine.Root) -> str:
 def _smaps_entries(text: str) -> Iterator[tuple[re.Match[str], dict[str, str]]]:
     head: re.Match[str] | None = None
     fields: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):  # no other line break is one here: names of files may hold them
         if match := HEAD.match(line):
             if head:
                 yield head, fields
@@ -263,6 +277,8 @@ class _Rules:
 
     pmd: int | None
     mode: str | None
+    file: str  # that sets the mode
+    shmem: str | None  # mode of shared memory
     forbidden: bool  # by prctl
 
 
@@ -278,15 +294,20 @@ def _mapping(head: re.Match[str], fields: dict[str, str], rules: _Rules) -> Prog
     huge = _bytes(fields, HUGE_FIELDS)
     resident = _bytes(fields, ("Rss", "Private_Hugetlb", "Shared_Hugetlb"))
     page = _bytes(fields, ("KernelPageSize",)) if "ht" in flags else rules.pmd or 0
-    reason = "" if huge >= resident else _why_not(first, last, inode != "0", huge, flags, rules)
+    shared = inode != "0" and name.startswith(SHARED_MEMORY)
+    reason = "" if huge >= resident else _why_not(first, last, inode != "0", shared, huge, flags, rules)
     return ProgramMapping(first, last, name, resident, huge, page, reason)
 
 
-def _why_not(first: int, last: int, file: bool, huge: int, flags: set[str], rules: _Rules) -> str:
+def _why_not(
+    first: int, last: int, file: bool, shared: bool, huge: int, flags: set[str], rules: _Rules
+) -> str:
     """The first thing in the way."""
     if rules.pmd is None:
         return "this kernel has no transparent huge pages"
-    if file:
+    if shared and rules.shmem in (None, "never", "deny"):
+        return f"shared memory: /{machine.THP}/shmem_enabled is {rules.shmem!r}"
+    if file and not shared:
         return "file: the file system decides, advice does not help"
     if rules.forbidden:
         return "disabled for this program (prctl PR_SET_THP_DISABLE)"
@@ -296,13 +317,29 @@ def _why_not(first: int, last: int, file: bool, huge: int, flags: set[str], rule
         return f"too small: less than {format_size(rules.pmd)}"
     if -(-first // rules.pmd) * rules.pmd + rules.pmd > last:
         return f"unaligned: holds no whole aligned {format_size(rules.pmd)}"
-    if rules.mode == "never":
-        return f"disabled: /{machine.THP}/enabled is 'never'"
-    if rules.mode == "madvise" and "hg" not in flags:
+    shared_mode = SHMEM_MODES.get(rules.shmem or "", rules.shmem)
+    mode = shared_mode if shared else rules.mode
+    if mode == "never":
+        return f"disabled: /{rules.file} is 'never'"
+    if mode == "madvise" and "hg" not in flags:
         return "not advised (MADV_HUGEPAGE)"
-    if huge:
-        return "partly: the ends are unaligned, or huge pages were short, split or touched before the advice"
-    return "may be huge, but was touched before the advice, or huge pages were short"
+    if huge >= _aligned(first, last, rules.pmd):
+        return f"all but the ends, which fill no aligned {format_size(rules.pmd)}"
+    touched = "" if mode == "always" else "touched before the advice, or "
+    return (
+        f"{'partly: the rest' if huge else 'may be huge, but'} was {touched}mapped when huge pages were short"
+    )
+
+
+def _aligned(first: int, last: int, page: int) -> int:
+    """Bytes within whole aligned pages."""
+    return max(0, last // page * page - -(-first // page) * page)
+
+
+def _shmem_mode(root: machine.Root) -> str | None:
+    text = machine.read_text(root, f"{machine.THP}/shmem_enabled")
+    chosen = re.search(r"\[(\w+)\]", text or "")
+    return chosen[1] if chosen else None
 
 
 def whole_program(mappings: Iterable[ProgramMapping]) -> str:

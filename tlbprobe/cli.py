@@ -34,7 +34,7 @@ from .measurement import (
 )
 from .pages import Backing, page_policies
 from .sweeps import Point, Refusal, Sweep, Table
-from .units import approximate_size, format_seconds, format_size, parse_size
+from .units import approximate_size, format_seconds, format_size, parse_size, printable
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 TABLE_WIDTH = 118  # where the output is no terminal
@@ -504,7 +504,7 @@ def _print_either(as_json: bool, found: Sequence[Any], otherwise: Callable[[Any]
 
 def _print_needs(needs: Sequence[advice.PageNeed]) -> None:
     _print_table([_need_cells(need) for need in needs], spare=("wasted", "now"))
-    print("obtainable: what free memory gives without moving anything; left: memory available afterwards")
+    print("obtainable: in free memory, base pages in available memory; left: what is available afterwards")
     for need in needs:
         if len(need.by_node) > 1:
             nodes = (f"node {node}: {pool} + {free}" for node, (pool, free) in need.by_node.items())
@@ -535,7 +535,7 @@ def _need_cells(need: advice.PageNeed) -> dict[str, str]:
         "needed": str(need.pages),
         "reserved": "" if need.reserved is None else str(need.reserved),
         "obtainable": "unknown" if need.obtainable is None else str(need.obtainable),
-        "enough": {True: "yes", False: "no", None: "unknown"}[need.enough],
+        "enough": {True: "by command" if need.now else "yes", False: "no", None: "unknown"}[need.enough],
         "wasted": approximate_size(need.unused_bytes),
         "left": "unknown" if left is None else "-" * (left < 0) + approximate_size(abs(left)),
     }
@@ -544,7 +544,7 @@ def _need_cells(need: advice.PageNeed) -> dict[str, str]:
 def _print_mappings(mappings: Sequence[advice.ProgramMapping]) -> None:
     """The largest ones; the rest is in the sum, and in --json."""
     print(advice.whole_program(mappings))
-    _print_table([_mapping_cells(one) for one in mappings[:MAPPINGS_SHOWN]], spare=("at",))
+    _print_table([_mapping_cells(one) for one in mappings[:MAPPINGS_SHOWN]], spare=("at", "size"))
     if len(mappings) > MAPPINGS_SHOWN:
         print(f"and {len(mappings) - MAPPINGS_SHOWN} smaller ones: --json prints them")
 
@@ -556,5 +556,5 @@ def _mapping_cells(one: advice.ProgramMapping) -> dict[str, str]:
         "resident": approximate_size(one.resident),
         "huge": f"{one.huge / one.resident:.0%}",
         "why not": one.reason or "huge",
-        "what": Path(one.name).name if one.name.startswith("/") else one.name or "anonymous",
+        "what": printable(Path(one.name).name if one.name.startswith("/") else one.name or "anonymous"),
     }

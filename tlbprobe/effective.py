@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from . import _core, analysis, machine, timing
 from .measurement import html_table
 from .pages import Region
-from .probes import node_parameters
+from .probes import Common, node_parameters
 from .units import format_size
 
 MOST_NODES = 1 << 11  # a first-level TLB has fewer entries
@@ -105,7 +105,7 @@ def effective_page_size(region: Region, *, seed: int = 0, cpu: int | None = None
     ----------
     .. [1] translation cost from spread and packed nodes: see `translation`.
     """
-    timing.check_cpu(cpu)
+    Common(strict=True, seed=seed, cpu=cpu, precision=0.01, max_seconds=POINT_SECONDS, counters=())
     if not isinstance(region, Region):
         raise TypeError(f"region={region!r} must be a Region: what the TLB holds belongs to an allocation")
     if region.closed:

@@ -133,6 +133,7 @@ class _Tree:
 
     def fact(self, name: str, path: str, parse: Callable[[str], Value], unit: str | None = None) -> Fact:
         """Read one file; whatever goes wrong becomes the reason."""
+        text = ""
         try:
             text = load_text(self.root, path, SHORT).strip()
             return Fact(name, parse(text), unit, _source(path))

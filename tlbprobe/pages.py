@@ -445,7 +445,7 @@ def read_smaps(text: str, start: int, end: int) -> dict[str, int] | None:
     """Sum the fields of the mappings within a range; sizes in bytes, KernelPageSize of the last one."""
     found: dict[str, int] | None = None
     inside = False
-    for line in text.splitlines():
+    for line in text.split("\n"):  # names of files may hold other line breaks
         head = SMAPS_HEAD.match(line)
         if head:
             inside = start <= int(head[1], 16) and int(head[2], 16) <= end
@@ -660,7 +660,7 @@ class Region(_core.Mapping):
 
     def _smaps(self) -> dict[str, int] | None:
         try:
-            text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+            text = Path("/proc/self/smaps").read_bytes().decode("utf-8", "replace")
         except OSError:
             return None
         return read_smaps(text, self.address, self.address + self.mapped_bytes)

@@ -115,6 +115,11 @@ def page_suffix(size: int) -> str:
     return short_size(size).removesuffix("iB")
 
 
+def printable(text: str) -> str:
+    """Text for a terminal: control characters, which a file name may hold, become their escapes."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 def format_seconds(seconds: float) -> str:
     """A duration with three significant digits and its unit."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
