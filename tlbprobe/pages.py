@@ -262,8 +262,8 @@ def _address_needs(growing: int, fixed: int) -> Iterator[Need]:
 
 def _map_needs(mapped: int, policy: PagePolicy, root: machine.Root) -> Iterator[Need]:
     piece = _piece(policy)
-    left = _mappings_left(root)
-    if piece and left is not None:
+    left = _mappings_left(root) if piece else None
+    if left is not None:
         more = -(-mapped // piece) - left
         remedy = f"sudo sysctl vm.max_map_count={(machine.max_map_count(root) or 0) + more}"
         name = f"mappings of {format_size(piece)} each (sysctl vm.max_map_count)"
@@ -273,7 +273,11 @@ def _map_needs(mapped: int, policy: PagePolicy, root: machine.Root) -> Iterator[
 def _mappings_left(root: machine.Root) -> int | None:
     """Mappings that this process may still make, some kept for the interpreter."""
     most = machine.max_map_count(root)
-    return None if most is None else most - Path(root, "proc/self/maps").read_bytes().count(b"\n") - 64
+    try:
+        used = Path(root, "proc/self/maps").read_bytes().count(b"\n")
+    except OSError:  # no /proc
+        return None
+    return None if most is None else most - used - 64
 
 
 def fit_together(wanted: Iterable[tuple[int, PagePolicy]], root: machine.Root = "/") -> bool:
@@ -283,8 +287,8 @@ def fit_together(wanted: Iterable[tuple[int, PagePolicy]], root: machine.Root = 
     """
     ordinary = [(mapped, policy) for mapped, policy in wanted if policy.kind != "hugetlb"]
     pieces = sum(-(-mapped // _piece(policy)) for mapped, policy in ordinary if _piece(policy))
-    left = _mappings_left(root)
-    if pieces and left is not None and pieces > left:
+    left = _mappings_left(root) if pieces else None
+    if left is not None and pieces > left:
         return False
     whole = sum(mapped for mapped, _ in ordinary)
     needs = budget(whole, find_policy("base"), root=root) if whole else []
