@@ -446,8 +446,7 @@ static PyType_Spec Mapping_spec = {
     .slots = Mapping_slots,
 };
 
-/* -- Kernels by name --------------------------------------------------------------------------------------
- */
+/* -- Kernels by name ------------------------------------------------------------------------------------- */
 
 static const struct tlb_kernel *const kernels[] = {
 #define ENTRY(name) &tlb_kernel_##name,
@@ -488,8 +487,7 @@ static int read_parameters(struct tlb_run *run, PyObject *parameters)
     return 0;
 }
 
-/* -- Session: data ----------------------------------------------------------------------------------------
- */
+/* -- Session: data --------------------------------------------------------------------------------------- */
 
 enum { PARTS_MOST = 16 };
 
@@ -561,8 +559,7 @@ static int session_enter(Session *self)
     return 0;
 }
 
-/* -- Session: life cycle ----------------------------------------------------------------------------------
- */
+/* -- Session: life cycle --------------------------------------------------------------------------------- */
 
 static int part_parse(struct part *part, core_state *state, PyObject *given)
 {
@@ -703,8 +700,7 @@ static PyObject *Session_exit(PyObject *object, PyObject *args)
     return Session_close(object, NULL);
 }
 
-/* -- Session: methods -------------------------------------------------------------------------------------
- */
+/* -- Session: methods ------------------------------------------------------------------------------------ */
 
 PyDoc_STRVAR(Session_pass_over_doc, "pass_over($self)\n--\n\n"
                                     "One untimed pass: read every base page once, in address order.");

@@ -289,3 +289,8 @@ def test_a_word_is_no_flag(name):
 def test_an_empty_policy_is_no_policy():
     with pytest.raises(ValueError, match="pages='' is no page policy"):
         tp.chase("64KiB", "")
+
+
+def test_for_ever_is_no_time():
+    with pytest.raises(ValueError, match="max_seconds=inf must be positive and finite"):
+        tp.chase("64KiB", max_seconds=float("inf"))

@@ -1,6 +1,8 @@
 """The package as it is installed: it imports, measures, and keeps its layers."""
 
 import ast
+import doctest
+import importlib
 import os
 import shutil
 import subprocess
@@ -71,3 +73,13 @@ def test_the_source_folder_says_that_it_is_not_the_package(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode != 0
     assert "source folder" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_examples_in_docstrings(path):
+    module = importlib.import_module(f"tlbprobe.{path.stem}")
+    public = {name: getattr(tp, name) for name in tp.__all__}
+    result = doctest.testmod(module, extraglobs=public)
+    assert result.failed == 0
+    assert result.attempted == path.read_text().count(">>> ")

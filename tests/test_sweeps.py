@@ -428,3 +428,8 @@ def test_each_refused_size_has_its_own_reason(probe, monkeypatch):
     s = run(probe, size=[16 * KIB, 32 * KIB])
     assert [s[size].reason for size in (16 * KIB, 32 * KIB)] == ["16384 would not fit", "32768 would not fit"]
     assert list(sweeps.complaints(s).items()) == [(("refused", "16384 would not fit"), 2)]
+
+
+def test_an_empty_policy_is_no_policy_in_a_sweep_either():
+    s = run(tp.chase, size=[16 * KIB], pages=[""])
+    assert "pages='' is no page policy" in s[16 * KIB, ""].reason

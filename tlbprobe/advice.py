@@ -82,8 +82,8 @@ def page_needs(size: Size, root: machine.Root = "/") -> list[PageNeed]:
 
     Examples
     --------
-    >>> next(need.pages for need in page_needs("8GiB") if need.policy.kind == "base") * 4 >= 8
-    True
+    >>> {need.pages * need.page_size for need in page_needs("8GiB") if need.page_size <= 1 << 30}
+    {8589934592}
     """
     wanted = parse_size(size)
     kinds = [policy for policy in page_policies(root) if policy.kind not in ("default", "collapse")]
@@ -233,7 +233,7 @@ def program_mappings(pid: int, root: machine.Root = "/") -> list[ProgramMapping]
     own = machine.mthp_modes(root).get(pmd or 0, "inherit")
     own_file = f"{machine.THP}/hugepages-{(pmd or 0) >> 10}kB/enabled"
     setting = (mode, f"{machine.THP}/enabled") if own == "inherit" else (own, own_file)
-    rules = _Rules(pmd, *setting, _shmem_mode(root), forbidden)
+    rules = _Rules(pmd, *setting, machine.shmem_mode(root), forbidden)
     found = (_mapping(head, fields, rules) for head, fields in _smaps_entries(text))
     return sorted((one for one in found if one.resident), key=lambda one: -one.resident)
 
@@ -334,12 +334,6 @@ def _why_not(
 def _aligned(first: int, last: int, page: int) -> int:
     """Bytes within whole aligned pages."""
     return max(0, last // page * page - -(-first // page) * page)
-
-
-def _shmem_mode(root: machine.Root) -> str | None:
-    text = machine.read_text(root, f"{machine.THP}/shmem_enabled")
-    chosen = re.search(r"\[(\w+)\]", text or "")
-    return chosen[1] if chosen else None
 
 
 def whole_program(mappings: Iterable[ProgramMapping]) -> str:

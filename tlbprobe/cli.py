@@ -503,7 +503,7 @@ def _print_either(as_json: bool, found: Sequence[Any], otherwise: Callable[[Any]
 
 
 def _print_needs(needs: Sequence[advice.PageNeed]) -> None:
-    _print_table([_need_cells(need) for need in needs], spare=("wasted", "now"))
+    _print_table([_need_cells(need) for need in needs], spare=("wasted",))
     print("obtainable: in free memory, base pages in available memory; left: what is available afterwards")
     for need in needs:
         if len(need.by_node) > 1:

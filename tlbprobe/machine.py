@@ -129,6 +129,11 @@ def thp_mode(root: Root = "/") -> str | None:
     return _bracketed(read_text(root, f"{THP}/enabled"))
 
 
+def shmem_mode(root: Root = "/") -> str | None:
+    """Mode of huge pages for shared memory: ``always``, ``within_size``, ``advise``, ``never`` ..."""
+    return _bracketed(read_text(root, f"{THP}/shmem_enabled"))
+
+
 def mthp_modes(root: Root = "/") -> dict[int, str]:
     """Mode of each transparent huge page size in bytes, ``inherit`` included; shmem-only sizes left out."""
     modes = {size: _bracketed(read_text(root, f"{THP}/{name}/enabled")) for size, name in _sized(root, THP)}

@@ -253,7 +253,7 @@ class Measurement(Result):
     core_ghz : float or None
         Core clock while measuring, from the witness; ``None`` where it did not hold still.
     setup : dict of str to float
-        Seconds of each step before the timed part.
+        Seconds of each step; ``measure`` is the timed part and all around it.
     faults : dict
         Page faults in the timed part: ``minor``, ``major``, and ``expected`` (``None``: not known).
     params : dict
@@ -456,7 +456,7 @@ class Translation(Result):
 
     @property
     def setup(self) -> dict[str, float]:
-        """Seconds of each step before the timed part."""
+        """Seconds of each step; ``measure`` is the timed part and all around it."""
         return self.spread.setup
 
     @property

@@ -72,7 +72,8 @@ def _check_number(name: str, value: float, limit: float, meaning: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise TypeError(f"{name}={value!r} must be a number: {meaning}")
     if not 0 < value < limit:
-        raise ValueError(f"{name}={value!r} must lie between 0 and {limit:g}: {meaning}")
+        bounds = f"lie between 0 and {limit:g}" if limit < float("inf") else "be positive and finite"
+        raise ValueError(f"{name}={value!r} must {bounds}: {meaning}")
 
 
 def _working_set(size: Size | Region, working_set: Size | None) -> int:

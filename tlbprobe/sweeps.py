@@ -529,7 +529,8 @@ class Asked:
         own = isinstance(self.arguments.get("size"), Region) or "working_set" in self.arguments
         if own or "working_set" not in inspect.signature(self.probe).parameters:
             return None
-        return Memory(self.arguments.get("pages") or "base", self.arguments.get("strict", True))
+        name = self.arguments.get("pages")
+        return Memory("base" if name is None else name, self.arguments.get("strict", True))
 
     @property
     def needed(self) -> int:
