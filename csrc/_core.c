@@ -3,7 +3,7 @@
  *
  *   class Mapping:                      # memory under a page policy, outside the heap
  *       address, mapped_bytes, base_page, closed
- *       def __init__(size, *, alignment, base_page, page, huge_shift=0, piece=0)
+ *       def __init__(size, *, alignment, base_page, page, huge_shift=0, piece=0, sparse=False)
  *       def advise(advice)
  *       def touch(shuffled, seed) -> minor faults
  *       def populate()
@@ -13,7 +13,7 @@
  *       def close()
  *       (buffer protocol)
  *   class Session:                      # kernels prepared on parts of mappings, to be timed in turn
- *       laps
+ *       laps, counts
  *       def __init__([(mapping, kernel, offset, size, parameters), ...])
  *       def pass_over()
  *       def verify() -> (accesses of one lap, as counted, ...)
@@ -167,11 +167,11 @@ static PyObject *Mapping_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 static int Mapping_init(PyObject *object, PyObject *args, PyObject *keywords)
 {
     Mapping *const self = (Mapping *)object;
-    static char *names[] = {"size", "alignment", "base_page", "page", "huge_shift", "piece", NULL};
+    static char *names[] = {"size", "alignment", "base_page", "page", "huge_shift", "piece", "sparse", NULL};
     Py_ssize_t size, alignment = 0, base_page = 0, page = 0, piece = 0;
-    int huge_shift = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|$nnnin:Mapping", names, &size, &alignment, &base_page,
-                                     &page, &huge_shift, &piece))
+    int huge_shift = 0, sparse = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|$nnninp:Mapping", names, &size, &alignment,
+                                     &base_page, &page, &huge_shift, &piece, &sparse))
         return -1;
     if (self->owner) { /* prepared runs point into the first mapping */
         PyErr_SetString(PyExc_RuntimeError, "this Region was mapped before: create another one");
@@ -190,7 +190,8 @@ static int Mapping_init(PyObject *object, PyObject *args, PyObject *keywords)
                                                .base_page = (size_t)base_page,
                                                .page = (size_t)page,
                                                .huge_shift = (unsigned)huge_shift,
-                                               .piece = (size_t)piece};
+                                               .piece = (size_t)piece,
+                                               .sparse = sparse};
     int const status = tlb_region_map(&self->region, &request);
     if (status < 0) {
         raise_status(status);
@@ -424,7 +425,8 @@ static PyMethodDef Mapping_methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(Mapping_doc, "Mapping(size, *, alignment, base_page, page, huge_shift=0, piece=0)\n--\n\n"
+PyDoc_STRVAR(Mapping_doc, "Mapping(size, *, alignment, base_page, page, huge_shift=0, piece=0, "
+                          "sparse=False)\n--\n\n"
                           "Private anonymous memory under a page policy.");
 
 static PyType_Slot Mapping_slots[] = {
@@ -494,6 +496,7 @@ enum { PARTS_MOST = 16 };
 struct part {
     Mapping *mapping;
     bool holds; /* this part acquired its mapping; of parts on the same one, the first does */
+    bool begun; /* prepare was called: release has something to undo, perhaps */
     struct tlb_run run;
 };
 
@@ -531,9 +534,21 @@ static int session_hold(Session *self)
     return 0;
 }
 
+/* Of memory that a forked child did not inherit there is nothing to undo. */
+static void part_release(struct part *part)
+{
+    if (part->run.kernel->release && part->mapping->owner == getpid())
+        part->run.kernel->release(&part->run);
+}
+
 static void session_let_go(Session *self)
 {
     self->open = false;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->parts[i].begun) {
+            self->parts[i].begun = false;
+            part_release(&self->parts[i]);
+        }
     for (Py_ssize_t i = 0; i < self->count; i++)
         if (self->parts[i].holds) {
             self->parts[i].holds = false;
@@ -617,6 +632,7 @@ static int session_check_apart(const Session *self)
 static int part_prepare(struct part *part)
 {
     struct gil_poll gil;
+    part->begun = true;
     gil_release(&gil);
     int const status = part->run.kernel->prepare(&part->run, GIL_POLL(gil));
     gil_acquire(&gil);
@@ -702,8 +718,15 @@ static PyObject *Session_exit(PyObject *object, PyObject *args)
 
 /* -- Session: methods ------------------------------------------------------------------------------------ */
 
+static int part_pass(struct part *part, const struct tlb_poll *poll)
+{
+    if (part->run.kernel->pass)
+        return part->run.kernel->pass(&part->run, poll);
+    return tlb_region_pass(&part->mapping->region, part_offset(part), part->run.size, poll);
+}
+
 PyDoc_STRVAR(Session_pass_over_doc, "pass_over($self)\n--\n\n"
-                                    "One untimed pass: read every base page once, in address order.");
+                                    "One untimed pass: read every page in use once, in address order.");
 
 static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
 {
@@ -714,10 +737,8 @@ static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
     int status = 0;
     struct gil_poll gil;
     gil_release(&gil);
-    for (Py_ssize_t i = 0; i < self->count && status == 0; i++) {
-        const struct part *const part = &self->parts[i];
-        status = tlb_region_pass(&part->mapping->region, part_offset(part), part->run.size, GIL_POLL(gil));
-    }
+    for (Py_ssize_t i = 0; i < self->count && status == 0; i++)
+        status = part_pass(&self->parts[i], GIL_POLL(gil));
     gil_acquire(&gil);
     self->busy = false;
     if (status < 0)
@@ -876,7 +897,26 @@ static PyObject *Session_get_laps(PyObject *object, void *unused)
     return tuple_of(laps, self->count);
 }
 
+static PyObject *Session_get_counts(PyObject *object, void *unused)
+{
+    (void)unused;
+    const Session *const self = (Session *)object;
+    PyObject *const counts = PyTuple_New(self->count);
+    for (Py_ssize_t i = 0; counts && i < self->count; i++) {
+        const struct tlb_run *const run = &self->parts[i].run;
+        PyObject *const pair =
+            Py_BuildValue("(KK)", (unsigned long long)run->expected, (unsigned long long)run->found);
+        if (!pair || PyTuple_SetItem(counts, i, pair) < 0) {
+            Py_DECREF(counts);
+            return NULL;
+        }
+    }
+    return counts;
+}
+
 static PyGetSetDef Session_getset[] = {
+    {"counts", Session_get_counts, NULL, "(expected, found) of all accesses of each part, warming included.",
+     NULL},
     {"laps", Session_get_laps, NULL, "Accesses after which each part repeats its pattern.", NULL},
     {0},
 };

@@ -33,8 +33,9 @@ typedef TLB_NARROW narrow;
 #endif
 
 enum {
-    BUCKETS_MOST = 383, /* more streams outrun caches and TLB; a power of two would share cache sets */
-    DRAWS = 4,          /* bucket numbers from one random number, 16 bits each */
+    BUCKETS_MOST = 383,   /* more streams outrun caches and TLB; a power of two would share cache sets */
+    SPACING_DENSE = 4096, /* bytes: every page there is holds a node of those so near each other */
+    DRAWS = 4,            /* bucket numbers from one random number, 16 bits each */
     NODES_BETWEEN_POLLS = 1 << 15, /* each may miss all caches and the TLB */
 };
 
@@ -56,20 +57,23 @@ static uint64_t digit_sum_of_power(uint64_t i, int shift)
     return sum;
 }
 
-static inline uint64_t node_line(const struct tlb_nodes *nodes, uint64_t i)
+/* Digit sum of i in a base, modulo the base: one of `base` places, each as often as any other. */
+static inline uint64_t place_of(uint64_t i, uint64_t base)
 {
-    if (nodes->lines == 1)
+    if (base == 1)
         return 0;
-    if ((nodes->lines & (nodes->lines - 1)) == 0)
-        return digit_sum_of_power(i, __builtin_ctzll(nodes->lines)) & (nodes->lines - 1);
-    return digit_sum(i, nodes->lines) % nodes->lines;
+    if ((base & (base - 1)) == 0)
+        return digit_sum_of_power(i, __builtin_ctzll(base)) & (base - 1);
+    return digit_sum(i, base) % base;
 }
 
 static inline char *node_at(const struct tlb_nodes *nodes, uint64_t i)
 {
     if (nodes->offsets)
         return nodes->base + nodes->offsets[i];
-    return nodes->base + i * nodes->spacing + node_line(nodes, i) * nodes->line;
+    uint64_t const k = nodes->first + i;
+    uint64_t const line = place_of(k, nodes->pages) * nodes->lines + place_of(k, nodes->lines);
+    return nodes->base + i * nodes->spacing + line * nodes->line;
 }
 
 char *tlb_node(const struct tlb_nodes *nodes, uint64_t i)
@@ -88,13 +92,15 @@ static uint64_t span_of_offsets(const struct tlb_nodes *nodes)
     return misaligned || furthest > UINT64_MAX - 16 ? UINT64_MAX : furthest + 8;
 }
 
-/* Whether nodes lie apart: lines within their cells, and cells of at least a pointer. */
-static bool lie_apart(const struct tlb_nodes *nodes)
+/* Bytes from the first line of a cell to the last one; false unless lines lie apart, within their cells. */
+static bool lines_span(const struct tlb_nodes *nodes, uint64_t *span)
 {
-    if (nodes->lines == 0 || nodes->spacing < 8 || nodes->spacing % 8)
+    uint64_t lines;
+    if (nodes->lines == 0 || nodes->pages == 0 || nodes->spacing < 8 || nodes->spacing % 8 ||
+        __builtin_mul_overflow(nodes->pages, nodes->lines, &lines) ||
+        __builtin_mul_overflow(lines - 1, nodes->line, span))
         return false;
-    return nodes->lines == 1 ||
-           (nodes->line >= 8 && nodes->line % 8 == 0 && nodes->lines <= nodes->spacing / nodes->line);
+    return lines == 1 || (nodes->line >= 8 && nodes->line % 8 == 0 && lines <= nodes->spacing / nodes->line);
 }
 
 uint64_t tlb_nodes_span(const struct tlb_nodes *nodes)
@@ -104,8 +110,7 @@ uint64_t tlb_nodes_span(const struct tlb_nodes *nodes)
         return UINT64_MAX;
     if (nodes->offsets)
         return span_of_offsets(nodes);
-    if (!lie_apart(nodes) || __builtin_mul_overflow(nodes->count - 1, nodes->spacing, &last) ||
-        __builtin_mul_overflow(nodes->lines - 1, nodes->line, &lines) ||
+    if (!lines_span(nodes, &lines) || __builtin_mul_overflow(nodes->count - 1, nodes->spacing, &last) ||
         __builtin_add_overflow(last, lines, &span) || __builtin_add_overflow(span, 8, &span))
         return UINT64_MAX;
     return span;
@@ -345,11 +350,73 @@ int tlb_cycle_link(const struct tlb_nodes *nodes, uint64_t seed, const struct tl
     uint64_t bytes;
     if (span == UINT64_MAX || __builtin_mul_overflow(nodes->count, 2 * width, &bytes))
         return -EINVAL;
-    if (nodes->offsets) /* what lies between the nodes is not ours */
+    if (nodes->offsets || nodes->spacing > SPACING_DENSE) /* what lies between the nodes is not ours */
         return link_with_lists(nodes, seed, bytes, width, poll);
     if (bytes <= span)
         return link_by_buckets(nodes, seed, nodes->base + span - bytes, width, poll);
     return link_in_place(nodes, seed, poll);
+}
+
+/* -- Windows ------------------------------------------------------------------------------------------ */
+
+static struct tlb_nodes window_of(const struct tlb_nodes *nodes, uint64_t window, uint64_t w)
+{
+    struct tlb_nodes part = *nodes;
+    part.first += w * window;
+    part.base += w * window * nodes->spacing;
+    part.count = nodes->count - w * window < window ? nodes->count - w * window : window;
+    return part;
+}
+
+/* The ring of one window; small ones stay in the cache, and lists would cost more than they save. */
+static int link_window(const struct tlb_nodes *part, struct tlb_random *random, const struct tlb_poll *poll)
+{
+    uint64_t const seed = tlb_random_next(random);
+    return part->count <= TLB_BUCKET_NODES ? link_in_place(part, seed, poll)
+                                           : tlb_cycle_link(part, seed, poll);
+}
+
+/* Rings, each cut at a random node and joined to the next, as with buckets. */
+static int join_windows(const struct tlb_nodes *nodes, uint64_t window, const uint64_t *order,
+                        uint64_t windows, struct tlb_random *random, const struct tlb_poll *poll)
+{
+    int status;
+    void *first = NULL, **open = NULL;
+    for (uint64_t k = 0; k < windows; k++) {
+        struct tlb_nodes const part = window_of(nodes, window, order[k]);
+        if ((status = ask_at(k, poll)) < 0 || (status = link_window(&part, random, poll)) < 0)
+            return status;
+        void **const cut = (void **)node_at(&part, tlb_random_below(random, part.count));
+        if (open)
+            *open = *cut;
+        else
+            first = *cut;
+        open = cut;
+    }
+    *open = first;
+    return 0;
+}
+
+int tlb_cycle_link_windows(const struct tlb_nodes *nodes, uint64_t window, uint64_t seed,
+                           const struct tlb_poll *poll)
+{
+    if (tlb_nodes_span(nodes) == UINT64_MAX || nodes->offsets || window == 0)
+        return -EINVAL;
+    if (window == 1 || window >= nodes->count)
+        return tlb_cycle_link(nodes, seed, poll);
+    uint64_t const windows = (nodes->count - 1) / window + 1;
+    struct tlb_random random = tlb_random_seeded(seed);
+    uint64_t *const order = calloc(windows, sizeof(*order));
+    if (!order)
+        return -ENOMEM;
+    for (uint64_t w = 0; w < windows; w++) {
+        uint64_t const other = tlb_random_below(&random, w + 1);
+        order[w] = order[other];
+        order[other] = w;
+    }
+    int const status = join_windows(nodes, window, order, windows, &random, poll);
+    free(order);
+    return status;
 }
 
 /* Every pointer is checked before it is followed: damaged memory must not crash who looks for the damage. */

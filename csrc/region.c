@@ -63,7 +63,8 @@ static int map_ordinary(struct tlb_region *region, const struct tlb_region_reque
     if (__builtin_add_overflow(request->alignment, 2 * request->base_page, &margins) ||
         __builtin_add_overflow(request->size, margins, &region->reserved_size))
         return -ENOMEM;
-    region->reserved = mmap(NULL, region->reserved_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int const flags = MAP_PRIVATE | MAP_ANONYMOUS | (request->sparse ? MAP_NORESERVE : 0);
+    region->reserved = mmap(NULL, region->reserved_size, PROT_NONE, flags, -1, 0);
     if (region->reserved == MAP_FAILED)
         return -errno;
     size_t const first = (size_t)region->reserved + request->base_page;
@@ -82,8 +83,10 @@ static int split(struct tlb_region *region, size_t piece)
 
 int tlb_region_map(struct tlb_region *region, const struct tlb_region_request *request)
 {
-    *region =
-        (struct tlb_region){.size = request->size, .base_page = request->base_page, .page = request->page};
+    *region = (struct tlb_region){.size = request->size,
+                                  .base_page = request->base_page,
+                                  .page = request->page,
+                                  .sparse = request->sparse};
     int status = request->huge_shift ? map_hugetlb(region, request) : map_ordinary(region, request);
     if (status == 0 && request->piece)
         status = split(region, request->piece);
@@ -106,7 +109,7 @@ int tlb_region_advise(struct tlb_region *region, int advice)
 
 int tlb_region_unmap(struct tlb_region *region, const struct tlb_poll *poll)
 {
-    while (region->size > 0) {
+    while (region->size > 0 && !region->sparse) {
         int const status = tlb_ask(poll);
         if (status < 0)
             return status;

@@ -39,6 +39,7 @@ struct tlb_region {
     size_t page;          /* the page of the policy: no chunk of work is cut smaller */
     char *reserved;       /* the whole mapping with its inaccessible margins */
     size_t reserved_size; /* bytes */
+    bool sparse;          /* as asked: most of it has no page */
 };
 
 struct tlb_region_request {
@@ -48,6 +49,7 @@ struct tlb_region_request {
     size_t page;         /* a power of two */
     unsigned huge_shift; /* log2 of the hugetlb page size, or 0 for ordinary memory */
     size_t piece;        /* keep the kernel from pages larger than this by splitting the mapping; 0 = whole */
+    bool sparse; /* address space alone, more than there is memory: for whoever touches little of it */
 };
 
 struct tlb_scan {
@@ -85,16 +87,19 @@ int tlb_region_unmap(struct tlb_region *region, const struct tlb_poll *poll);
 /* -- Cycles: one uniformly random single cycle of pointers. ------------------------------------------ */
 
 /*
- * Node i lies in cell i, `spacing` bytes from the next, on line s(i) mod `lines` of its cell, where s(i) is
- * the digit sum of i in base `lines`: that fills any power-of-two number of cache sets evenly, also on
- * physically contiguous memory. With `offsets`, node i lies at base + offsets[i] instead.
+ * Node i lies in cell i, `spacing` bytes from the next; with k = first + i, on page s(k, pages) mod `pages`
+ * of its cell and on line s(k, lines) mod `lines` of that page, where s(k, b) is the digit sum of k in base
+ * b: that fills any power-of-two number of cache sets, and of TLB sets, evenly, also on physically contiguous
+ * memory. A page has `lines` lines. With `offsets`, node i lies at base + offsets[i] instead.
  */
 struct tlb_nodes {
     char *base;
     uint64_t count;          /* at least 1 */
     uint64_t spacing;        /* bytes, a multiple of 8 */
+    uint64_t pages;          /* at least 1 */
     uint64_t lines;          /* at least 1 */
     uint64_t line;           /* bytes */
+    uint64_t first;          /* 0, or what makes of them a part of a longer row of nodes */
     const uint64_t *offsets; /* bytes, multiples of 8; or NULL */
 };
 
@@ -105,9 +110,14 @@ uint64_t tlb_nodes_span(const struct tlb_nodes *nodes);
 
 /* Links the nodes: each holds the address of the next. The same count and seed give the same order of nodes
  * on every machine and wherever the nodes are, but for more than 2^32 of them less than three words apart,
- * which leave no room: those have an order of their own. The whole span is overwritten on the way, unless
- * there are offsets. */
+ * which leave no room: those have an order of their own. Of nodes at most a page apart the whole span is
+ * overwritten on the way; of others, and with offsets, nothing but the nodes is touched. */
 int tlb_cycle_link(const struct tlb_nodes *nodes, uint64_t seed, const struct tlb_poll *poll);
+
+/* The same for a cycle that visits all of a window of so many nodes before it goes on to another one: random
+ * within windows, and in random order of the windows. */
+int tlb_cycle_link_windows(const struct tlb_nodes *nodes, uint64_t window, uint64_t seed,
+                           const struct tlb_poll *poll);
 
 /* Walks from node 0 until it comes back, `limit` steps at most; returns the steps in *steps, 0 if it did not
  * come back or a pointer leaves the span. */
@@ -116,15 +126,19 @@ int tlb_cycle_walk(const struct tlb_nodes *nodes, uint64_t limit, uint64_t *step
 
 /* -- Kernels: an access pattern is a value. ---------------------------------------------------------- */
 
-enum { TLB_PARAMETERS = 8 }; /* the most parameters that a kernel may have */
+enum {
+    TLB_PARAMETERS = 12, /* the most parameters that a kernel may have */
+    TLB_STATE = 16,      /* words of its own that a kernel may keep from one slice to the next */
+};
 
 struct tlb_run {
     const struct tlb_kernel *kernel;
     char *base;                         /* the bytes that the kernel may use ... */
     size_t size;                        /* ... and how many they are */
     uint64_t parameter[TLB_PARAMETERS]; /* in the order of kernel->parameters */
-    uint64_t lap;                       /* set by prepare: accesses after which the pattern repeats */
-    void *cursor;                       /* where the next slice goes on */
+    uint64_t lap;                       /* set by prepare: accesses after which the pattern repeats, about */
+    uint64_t state[TLB_STATE];          /* the kernel's own: where the next slice goes on */
+    uint64_t expected, found;           /* counted by the accesses of kernels that check themselves: equal */
 };
 
 struct tlb_kernel {
@@ -132,8 +146,14 @@ struct tlb_kernel {
     const char *const *parameters;                                    /* names, NULL at the end */
     int (*prepare)(struct tlb_run *run, const struct tlb_poll *poll); /* -EINVAL: would leave its bytes */
     void (*access)(struct tlb_run *run, uint64_t accesses);           /* the timed part: memory only */
-    /* Accesses of a lap, as counted: damage is told, never followed. NULL where there is nothing to count. */
+    /* Counts in memory what prepare put there; run->lap if all is whole. Damage is told, never followed.
+     * NULL where there is nothing to count. */
     int (*verify)(struct tlb_run *run, uint64_t *found, const struct tlb_poll *poll);
+    /* An untimed pass: one read of every page that it uses, in address order; NULL: of all its pages. */
+    int (*pass)(struct tlb_run *run, const struct tlb_poll *poll);
+    /* Undoes what prepare did beyond writing to its bytes; NULL: nothing. Called once, whatever prepare said.
+     */
+    void (*release)(struct tlb_run *run);
 };
 
 #define TLB_KERNELS(X) X(chase)

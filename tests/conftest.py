@@ -151,6 +151,39 @@ def compile_c(tmp_path_factory):
     return load
 
 
+def loops_in(library, function):
+    """Instructions of every innermost loop of a function, by objdump: from a jump back to its target."""
+    if shutil.which("objdump") is None:
+        pytest.skip("no objdump to read machine code with")
+    command = ["objdump", "-d", "--no-show-raw-insn", library._name]
+    dump = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    body = re.search(rf"<{function}>:\n(.*?)\n\n", dump, re.DOTALL)[1]
+    lines = [re.match(r"\s*([0-9a-f]+):\s+(.*)", line).groups() for line in body.splitlines()]
+    code = {int(address, 16): text.strip() for address, text in lines}
+    jump = re.compile(rf"\s([0-9a-f]+) <{function}")
+    targets = [(int(found[1], 16), at) for at, text in code.items() if (found := jump.search(text))]
+    back = [(begin, end) for begin, end in targets if begin < end]
+    inner = [
+        one
+        for one in back
+        if not any(one != other and one[0] <= other[0] < other[1] <= one[1] for other in back)
+    ]
+    return [[text for at, text in code.items() if begin <= at <= end] for begin, end in sorted(inner)]
+
+
+def memory_operands(instructions):
+    """Those instructions that read or write memory."""
+    return [
+        text for text in instructions if re.search(r"[(\[]", text) and not text.startswith(("lea", "nop"))
+    ]
+
+
+@pytest.fixture(scope="session")
+def machine_code():
+    """Read what the compiler made of a loop: `.loops(library, function)`, `.memory(instructions)`."""
+    return SimpleNamespace(loops=loops_in, memory=memory_operands)
+
+
 # --- results made by hand --------------------------------------------------------------------------------
 
 

@@ -1,9 +1,9 @@
 """chase: one dependent load an access, and what the probe makes of its parameters."""
 
 import ctypes
+import itertools
+import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,8 @@ import pytest
 
 import tlbprobe as tp
 from tlbprobe import machine
+from tlbprobe.probes import node_parameters
+from tlbprobe.units import parse_size
 
 CSRC = Path(__file__).parents[1] / "csrc"
 LINE = machine.cache_line_size()
@@ -26,9 +28,11 @@ class Run(ctypes.Structure):
         ("kernel", ctypes.c_void_p),
         ("base", ctypes.c_void_p),
         ("size", ctypes.c_size_t),
-        ("parameter", ctypes.c_uint64 * 8),
+        ("parameter", ctypes.c_uint64 * 12),
         ("lap", ctypes.c_uint64),
-        ("cursor", ctypes.c_void_p),
+        ("state", ctypes.c_uint64 * 16),
+        ("expected", ctypes.c_uint64),
+        ("found", ctypes.c_uint64),
     ]
 
 
@@ -39,6 +43,10 @@ class Poll(ctypes.Structure):
 PREPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Run), ctypes.POINTER(Poll))
 ACCESS = ctypes.CFUNCTYPE(None, ctypes.POINTER(Run), ctypes.c_uint64)
 
+VERIFY = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(Run), ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(Poll)
+)
+
 
 class Kernel(ctypes.Structure):
     _fields_ = [
@@ -47,6 +55,8 @@ class Kernel(ctypes.Structure):
         ("prepare", PREPARE),
         ("access", ACCESS),
         ("verify", ctypes.c_void_p),
+        ("pass", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
     ]
 
 
@@ -59,46 +69,153 @@ def test_so_many_accesses_are_so_many_steps(library):
     kernel = Kernel.in_dll(library, "tlb_kernel_chase")
     memory = np.zeros(8 * 1000, np.uint64)
     base = memory.ctypes.data
-    run = Run(base=base, size=memory.nbytes, parameter=(1000, 64, 1, 64, 5))
+    run = Run(base=base, size=memory.nbytes, parameter=(1000, 64, 1, 1, 64, 5, 1000, 1, 0))
     assert kernel.prepare(run, Poll()) == 0
-    assert (run.lap, run.cursor) == (1000, base)
+    assert (run.lap, run.state[0]) == (1000, base)
     node = base
     for accesses in (0, 1, 2, 15, 16, 17, 999, 1000, 12345):
         for _ in range(accesses):
             node = int(memory[(node - base) // 8])
         kernel.access(run, accesses)
-        assert run.cursor == node, accesses
+        assert run.state[0] == node, accesses
 
 
 def test_nothing_is_written_where_parameters_leave_the_bytes(library):
     kernel = Kernel.in_dll(library, "tlb_kernel_chase")
     memory = np.full(1000, 7, np.uint64)
     for size in (0, 8, 999 * 8):
-        run = Run(base=memory.ctypes.data, size=size, parameter=(1000, 8, 1, 64, 0))
+        run = Run(base=memory.ctypes.data, size=size, parameter=(1000, 8, 1, 1, 64, 0, 1000, 1, 0))
         assert kernel.prepare(run, Poll()) == -22
     assert (memory == 7).all()
 
 
-@pytest.mark.skipif(shutil.which("objdump") is None, reason="no objdump to read machine code with")
-def test_the_timed_loop_is_one_load_an_access(library):
-    """Of the instructions between a jump back and its target, one names memory: it loads its own address."""
-    dump = subprocess.run(
-        ["objdump", "-d", "--no-show-raw-insn", library._name], capture_output=True, text=True, check=True
-    ).stdout
-    body = re.search(r"<chase_access>:\n(.*?)\n\n", dump, re.DOTALL)[1]
-    lines = [re.match(r"\s*([0-9a-f]+):\s+(.*)", line).groups() for line in body.splitlines()]
-    jumps = [
-        (int(address, 16), int(found[1], 16))
-        for address, text in lines
-        if (found := re.search(r"\s([0-9a-f]+) <chase_access", text))
+@pytest.mark.parametrize("chains", range(1, 17))
+def test_the_timed_loops_are_one_load_an_access(library, machine_code, chains):
+    """Each load replaces the address that it came from, so the next one of its chain waits for it."""
+    (loop,) = machine_code.loops(library, f"load_{chains}")
+    memory = machine_code.memory(loop)
+    dependent = [
+        text
+        for text in memory
+        if (names := re.fullmatch(r"movq?\s+(?:0x0)?\((%\w+)\),\s*(%\w+)|ldr\s+(x\d+), \[(x\d+)\]", text))
+        and len({name for name in names.groups() if name}) == 1
     ]
-    begin, end = next((target, at) for at, target in jumps if target < at)
-    inside = [text for address, text in lines if begin <= int(address, 16) <= end]
-    memory = [text for text in inside if re.search(r"[(\[]", text) and not text.startswith("lea")]
-    assert len(memory) == 1, inside
-    registers = re.fullmatch(r"movq?\s+\((%\w+)\),\s*(%\w+)|ldr\s+(x\d+), \[(x\d+)\]", memory[0].strip())
-    assert registers, memory
-    assert len({name for name in registers.groups() if name}) == 1  # the next load waits for this one
+    spilled = [text for text in memory if text not in dependent]
+    assert len(dependent) + len(spilled) // 2 >= chains
+    assert chains > 8 or (len(dependent) == chains and not spilled), loop
+
+
+@pytest.mark.parametrize("chains", [1, 2, 4])
+def test_the_timed_loops_store_what_they_loaded(library, machine_code, chains):
+    (loop,) = machine_code.loops(library, f"store_{chains}")
+    memory = machine_code.memory(loop)
+    stores = [text for text in memory if re.search(r",\s*(?:0x0)?\(%\w+\)$|^str", text)]
+    assert (len(memory), len(stores)) == (2 * chains, chains), loop
+
+
+def run_of(memory, nodes, spacing=64, *, pages=1, lines=1, window=None, chains=1, store=0, seed=5):
+    where = (nodes, spacing, pages, lines, 64, seed, nodes if window is None else window, chains, store)
+    return Run(base=memory.ctypes.data, size=memory.nbytes, parameter=where)
+
+
+def successors(memory, nodes, spacing=64):
+    """Index of the next node of each, where all lie at the beginning of their cells."""
+    return ((memory[:: spacing // 8][:nodes] - np.uint64(memory.ctypes.data)) // np.uint64(spacing)).astype(
+        int
+    )
+
+
+def cycle_of(successor, start):
+    """Nodes from `start` until it comes back."""
+    seen = [start]
+    while successor[seen[-1]] != start:
+        seen.append(int(successor[seen[-1]]))
+        assert len(seen) <= len(successor)
+    return seen
+
+
+@pytest.mark.parametrize("chains", range(1, 17))
+@pytest.mark.parametrize("nodes", [16, 17, 31, 1000])
+def test_chains_are_cycles_of_their_own(library, nodes, chains):
+    kernel = Kernel.in_dll(library, "tlb_kernel_chase")
+    memory = np.zeros(8 * nodes, np.uint64)
+    run = run_of(memory, nodes, chains=chains)
+    assert kernel.prepare(run, Poll()) == 0
+    assert run.lap == nodes
+    successor = successors(memory, nodes)
+    firsts = [(run.state[chain] - memory.ctypes.data) // 64 for chain in range(chains)]
+    cycles = [cycle_of(successor, first) for first in firsts]
+    assert sorted(node for cycle in cycles for node in cycle) == list(range(nodes))
+    assert max(map(len, cycles)) - min(map(len, cycles)) <= 1
+    assert [min(cycle) for cycle in cycles] == sorted(firsts)  # one block after the other
+
+
+@pytest.mark.parametrize("store", [0, 1])
+@pytest.mark.parametrize("chains", range(1, 17))
+def test_accesses_go_round_the_chains(library, chains, store):
+    """Each chain does as many steps as it has accesses, and nothing is changed."""
+    kernel = Kernel.in_dll(library, "tlb_kernel_chase")
+    memory = np.zeros(8 * 100, np.uint64)
+    run = run_of(memory, 100, chains=chains, store=store)
+    assert kernel.prepare(run, Poll()) == 0
+    before = memory.copy()
+    successor = successors(memory, 100)
+    at = [(run.state[chain] - memory.ctypes.data) // 64 for chain in range(chains)]
+    for accesses in (0, 1, chains, chains + 1, 2 * chains - 1, 97):
+        for access in range(accesses):
+            at[access % chains] = int(successor[at[access % chains]])
+        kernel.access(run, accesses)
+        assert [(run.state[chain] - memory.ctypes.data) // 64 for chain in range(chains)] == at
+    assert (memory == before).all()
+
+
+@pytest.mark.parametrize(("nodes", "window"), [(100, 2), (100, 10), (101, 10), (64, 64), (7, 5), (5, 1)])
+def test_a_window_is_visited_whole_before_the_next(library, nodes, window):
+    kernel = Kernel.in_dll(library, "tlb_kernel_chase")
+    memory = np.zeros(8 * nodes, np.uint64)
+    orders = set()
+    for seed in range(20):
+        assert kernel.prepare(run_of(memory, nodes, window=window, seed=seed), Poll()) == 0
+        order = cycle_of(successors(memory, nodes), 0)
+        assert sorted(order) == list(range(nodes))
+        windows = [node // window for node in order]
+        changes = sum(one != other for one, other in zip(windows, windows[1:] + windows[:1], strict=True))
+        # Every window is entered once; where there is one, it is never left.
+        assert changes == (-(-nodes // window) if window < nodes else 0)
+        orders.add(tuple(order))
+    assert len(orders) > 1
+
+
+def test_windows_come_in_random_order(library):
+    kernel = Kernel.in_dll(library, "tlb_kernel_chase")
+    memory = np.zeros(8 * 1000, np.uint64)
+    assert kernel.prepare(run_of(memory, 1000, window=10), Poll()) == 0
+    entered = [node // 10 for node in cycle_of(successors(memory, 1000), 0)][::10]
+    neighbours = sum(abs(one - other) == 1 for one, other in itertools.pairwise(entered))
+    assert neighbours < 20  # 2 of 100 by chance; 99 in address order
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"chains": 0}, {"chains": 17}, {"nodes": 3, "chains": 4}, {"window": 0}, {"store": 2}, {"pages": 0}],
+)
+def test_nonsense_is_refused_unwritten(library, changes):
+    kernel = Kernel.in_dll(library, "tlb_kernel_chase")
+    memory = np.full(8 * 100, 7, np.uint64)
+    assert kernel.prepare(run_of(memory, **{"nodes": 100, **changes}), Poll()) == -22
+    assert (memory == 7).all()
+
+
+def test_a_cut_chain_is_told(library):
+    kernel = Kernel.in_dll(library, "tlb_kernel_chase")
+    memory = np.zeros(8 * 100, np.uint64)
+    run, found = run_of(memory, 100, chains=4), ctypes.c_uint64()
+    assert kernel.prepare(run, Poll()) == 0
+    assert VERIFY(kernel.verify)(run, found, Poll()) == 0
+    assert found.value == 100
+    memory[8 * 30] = memory.ctypes.data + 64 * 30  # a node of the second chain that points to itself
+    assert VERIFY(kernel.verify)(run, found, Poll()) == 0
+    assert found.value == 75
 
 
 # --- the probe
@@ -126,6 +243,9 @@ def test_result_is_complete():
         "stride": LINE,
         "placement": "spread",
         "nodes": 65536 // LINE,
+        "locality": None,
+        "chains": 1,
+        "access": "load",
         "pages": "base",
         "strict": True,
         "touch": "random",
@@ -169,6 +289,16 @@ def test_nodes_are_linked_and_walked(size, stride, nodes, placement):
         ({"stride": "1MiB"}, ValueError, "larger than the working set"),
         ({"stride": 64.0}, TypeError, "stride=64.0"),
         ({"placement": "beside"}, ValueError, "placement='beside'"),
+        ({"chains": 0}, ValueError, "chains=0 is out of range, 1 to 16"),
+        ({"chains": 17}, ValueError, "chains=17 is out of range, 1 to 16"),
+        ({"chains": 4, "stride": "32KiB"}, ValueError, "chains=4 is out of range, 1 to 2"),
+        ({"chains": 2.0}, TypeError, "chains=2.0"),
+        ({"chains": True}, TypeError, "chains=True"),
+        ({"access": "write"}, ValueError, "access='write' must be 'load' or 'store'"),
+        ({"locality": 64}, ValueError, "locality=64 must be a multiple of the stride of 64 bytes: from 128"),
+        ({"locality": 200}, ValueError, "locality=200 must be a multiple"),
+        ({"locality": "1MiB"}, ValueError, "locality='1MiB'"),
+        ({"locality": 1.5}, TypeError, "locality=1.5"),
         ({"working_set": "1KiB"}, ValueError, "working_set='1KiB'"),
         ({"pages": "huge"}, ValueError, "pages='huge'"),
         ({"pages": 4096}, TypeError, "pages=4096"),
@@ -294,3 +424,113 @@ def test_an_empty_policy_is_no_policy():
 def test_for_ever_is_no_time():
     with pytest.raises(ValueError, match="max_seconds=inf must be positive and finite"):
         tp.chase("64KiB", max_seconds=float("inf"))
+
+
+# --- address space with few pages
+
+
+def kib(text, name):
+    return int(re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)[1])
+
+
+def test_only_pages_that_hold_a_node_are_touched(run_python):
+    """Memory grows by the nodes and their page tables, and is given back, address space and all."""
+    before, during, nodes, proof, after = run_python("""
+        def memory():
+            text = Path("/proc/self/status").read_text()
+            names = "RssAnon", "VmPTE", "VmSize"
+            return [int(re.search(name + r":\\s+(\\d+) kB", text)[1]) for name in names]
+        import re
+        tp.chase("1MiB", max_seconds=0.01)
+        before = memory()
+        found = []
+        real = tp.points.Point.time
+        tp.points.Point.time = lambda self, *more: (real(self, *more), found.append(memory()))
+        m = tp.chase("8TiB", stride="1GiB", max_seconds=0.02, verify=True)
+        answer([before, found[0], m.params["nodes"], [m.backing.page_size, m.backing.proof], memory()])
+    """)
+    page = BASE >> 10
+    assert nodes == 8192
+    assert proof == [BASE, "proved"]
+    assert 0 <= during[0] - before[0] - nodes * page < 4096
+    assert during[1] - before[1] >= nodes * page  # a table for each node at the lowest level alone
+    assert during[2] - before[2] >= 8 << 30
+    assert all(abs(one - other) < 4096 for one, other in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("stride", [2 * BASE, 3 * BASE + 8, "2MiB", "1GiB"])
+def test_nodes_of_sparse_memory(stride):
+    measured = tp.chase(40 * parse_size(stride), stride=stride, verify=True, chains=3, **QUICK)
+    assert measured.params["nodes"] == 40
+    assert (measured.backing.page_size, measured.backing.shares) == (BASE, {BASE: 1.0})
+    assert measured.faults == {"minor": 0, "major": 0, "expected": 0}
+
+
+def test_other_policies_and_regions_are_mapped_whole():
+    whole = tp.chase("4MiB", "default", stride="1MiB", strict=False, **QUICK)
+    assert whole.setup["populate"] > 0
+    with tp.Region("4MiB") as region:
+        assert tp.chase(region, stride="1MiB", **QUICK).params["nodes"] == 4
+
+
+def test_packed_lines_are_all_that_is_mapped():
+    measured = tp.chase("1TiB", stride="1GiB", placement="packed", verify=True, **QUICK)
+    assert measured.params["nodes"] == 1024
+    assert measured.params["mapped_bytes"] == -(-1024 * LINE // BASE) * BASE
+
+
+def test_pages_of_nodes_fill_tlb_sets_evenly():
+    """Of 512 nodes 2 MiB apart, every value of the low bits of the page number comes equally often."""
+    stride, nodes = 512 * BASE, 512
+    with tp.pages.SparseRegion(stride * nodes, nodes, "nodes") as region:
+        given = node_parameters(nodes, stride, "spread", 0)
+        with tp._core.Session([(region, "chase", 0, stride * nodes, given)]) as session:
+            assert session.verify() == (nodes,)
+            session.pass_over()
+        pages = np.flatnonzero(present(region.address, region.mapped_bytes, BASE))
+    assert len(pages) == nodes
+    for bits in (1, 3, 5, 7, 9):
+        counts = np.bincount(pages % (1 << bits), minlength=1 << bits)
+        assert counts.min() == counts.max() == nodes >> bits
+
+
+def present(address, size, page):
+    """Whether each page of a range of our memory is there."""
+    with open("/proc/self/pagemap", "rb", buffering=0) as file:  # noqa: PTH123 - unbuffered
+        entries = np.frombuffer(os.pread(file.fileno(), 8 * (size // page), address // page * 8), np.uint64)
+    return entries >> np.uint64(63) == 1
+
+
+def test_too_much_of_it_is_refused_with_figures(monkeypatch):
+    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    with pytest.raises(
+        MemoryError, match=r"chase of 67108864 nodes at a stride of 1 MiB needs .* \(page tables"
+    ):
+        tp.chase("64TiB", stride="1MiB")
+    with pytest.raises(MemoryError, match=r"of address space"):
+        tp.chase(1 << 62, stride=1 << 60)
+
+
+def test_strict_overcommit_is_refused_by_name(tmp_path):
+    setting = tmp_path / "proc/sys/vm/overcommit_memory"
+    setting.parent.mkdir(parents=True)
+    setting.write_text("2\n")
+    with pytest.raises(
+        MemoryError, match=r"vm.overcommit_memory=2 refuses; .* sysctl vm.overcommit_memory=0"
+    ):
+        tp.pages.check_sparse_budget(1 << 40, 1, "it", tmp_path)
+    setting.write_text("1\n")
+    tp.pages.check_sparse_budget(1 << 40, 1, "it", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "touched", "tables"),
+    [
+        # Tables of 2 MiB, of 1 GiB and so on, until one would cover it all; a range may touch one more.
+        (1 << 21, 1, 1),
+        (1 << 30, 512, 512 + 2),
+        (1 << 43, 8192, 8192 + 8192 + 17 + 2),
+    ],
+)
+def test_page_tables_are_counted(mapped, touched, tables):
+    assert tp.pages.sparse_bytes(mapped, touched, 4096) == (touched + tables) * 4096

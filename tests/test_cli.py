@@ -63,14 +63,14 @@ def parsed(text):
 def test_chase(run):
     status, out, err = run("chase", "64K", *QUICK)
     assert (status, err) == (0, "")
-    assert out.startswith("chase of 64 KiB on 'base' pages\n  low: ")
+    assert re.match(r"chase of 64 KiB on 'base' pages\n  low +[\d.]+ ns per access", out)
     assert "<" not in out
 
 
 def test_translation(run):
     status, out, _ = run("translation", "1MiB", *QUICK)
     assert status == 0
-    assert "cost: " in out
+    assert re.search(r"^  cost +", out, re.MULTILINE)
 
 
 def test_curve(run, tmp_path):
@@ -110,6 +110,67 @@ def test_options_reach_the_probe(run):
     assert found["params"]["seed"] == 7
     assert "verify" in found["setup_seconds"]
     assert set(found["refused"]) == {"cycles", "instructions"}
+
+
+# --- several values
+
+
+SMALL_SWEEP = ["chase", "16KiB:64KiB:1", "--pages", "base,default", "--chains", "1,2", *QUICK]
+
+
+def test_lists_and_ranges_measure_every_combination(run, tmp_path):
+    data, picture = tmp_path / "s.npz", tmp_path / "s.png"
+    status, out, err = run(*SMALL_SWEEP, "--out", data, "--plot", picture)
+    assert (status, err) == (0, "")
+    sweep = tp.load(data)
+    assert sweep.axes == {"size": [16384, 32768, 65536], "pages": ["base", "default"], "chains": [1, 2]}
+    assert len(sweep) == 12
+    assert (
+        len(re.findall(r"^ *(?:\d+ KiB)? +(?:base|default) +[12] +\S+ KiB +[\d.]+", out, re.MULTILINE)) == 12
+    )
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_several_values_as_csv_and_json(run):
+    _, out, _ = run(*SMALL_SWEEP, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert {(row["size"], row["pages"], row["chains"]) for row in rows} == {
+        (size, pages, chains)
+        for size in ("16384", "32768", "65536")
+        for pages in ("base", "default")
+        for chains in "12"
+    }
+    _, out, _ = run(*SMALL_SWEEP, "--json")
+    assert len(parsed(out)["points"]) == 12
+
+
+def test_a_point_that_is_refused_keeps_its_reason(run):
+    status, out, _ = run("chase", "64KiB,12", "--stride", "64", *QUICK)
+    assert status == 0
+    assert re.search(r"12 B +refused", out)
+    assert "refused at 1 of 2 points: stride=64 is larger than the working set of 12 bytes" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["64KiB", "--chains", "40,50"], 2, "chains=40 is out of range"),
+        (["64KiB", "--chains", "1,x"], 2, "invalid int value: '1,x'"),
+        (["64KiB", "--placement", "packed,beside"], 2, "'beside' is none of spread, packed"),
+        (["64KiB", "--placement", "beside"], 2, "'beside' is none of spread, packed"),
+        (["64KiB:16KiB"], 2, "smaller"),
+        (["16KiB:64KiB:x"], 2, "size='16KiB:64KiB:x' must be FIRST:LAST"),
+        (["16KiB:64KiB:1:1"], 2, "size='16KiB:64KiB:1:1' must be FIRST:LAST"),
+        (["16KiB:"], 2, "last=''"),
+        (["16KiB,16K"], 2, "repeats a value"),
+        (["16KiB,,64KiB"], 2, "size=''"),
+        (["512TiB,1024TiB"], 1, "MemAvailable"),
+    ],
+)
+def test_wrong_lists_and_ranges(run, arguments, status, said):
+    found, out, err = run("chase", *arguments, *QUICK)
+    assert found == status
+    assert said in out + err
 
 
 # --- saved results ---------------------------------------------------------------------------------------
@@ -315,7 +376,7 @@ def test_a_full_disk_does_not_lose_the_figures(run, monkeypatch, tmp_path):
     monkeypatch.setattr(tp.Measurement, "save", full)
     status, out, err = run("chase", "64K", *QUICK, "--out", tmp_path / "x.npz")
     assert status == 1
-    assert "low: " in out
+    assert "ns per access" in out
     assert "No space left" in err
 
 

@@ -39,8 +39,10 @@ class Nodes(ctypes.Structure):
         ("base", ctypes.c_void_p),
         ("count", U64),
         ("spacing", U64),
+        ("pages", U64),
         ("lines", U64),
         ("line", U64),
+        ("first", U64),
         ("offsets", ctypes.c_void_p),
     ]
 
@@ -64,11 +66,19 @@ class Cycles:
     def __init__(self, library):
         self.library = library
         library.tlb_nodes_span.restype = U64
+        library.tlb_node.restype = ctypes.c_void_p
         library.harness_lap.restype = ctypes.c_size_t
 
     def nodes(self, memory, count, spacing=8, lines=1, line=64, offsets=None):
         base = memory.ctypes.data + 8 * GUARD_WORDS if memory is not None else 0
-        return Nodes(base, count, spacing, lines, line, None if offsets is None else offsets.ctypes.data)
+        return Nodes(
+            base, count, spacing, 1, lines, line, 0, None if offsets is None else offsets.ctypes.data
+        )
+
+    def at(self, count, spacing, pages, lines, line, i, first=0):
+        """Offset of a node from the base."""
+        nodes = Nodes(0, count, spacing, pages, lines, line, first, None)
+        return self.library.tlb_node(ctypes.byref(nodes), U64(i)) or 0
 
     def span(self, *where, **more):
         return self.library.tlb_nodes_span(ctypes.byref(self.nodes(None, *where, **more)))
@@ -497,3 +507,42 @@ def test_damage_is_noticed_and_not_followed(cycles, value):
     assert found == 0 or value == "first"
     memory[hit] = before
     assert cycles.walk(nodes) == count
+
+
+# --- pages within cells, parts of a row, and memory between the nodes
+
+
+@pytest.mark.parametrize(("pages", "lines"), [(2, 64), (512, 64), (3, 5), (16, 1)])
+def test_pages_of_a_cell_have_their_own_digit_sum(cycles, pages, lines):
+    count, line = 2000, 64
+    spacing = pages * lines * line
+    at = [cycles.at(count, spacing, pages, lines, line, i) for i in range(count)]
+    cell = np.arange(count, dtype=np.uint64) * np.uint64(spacing)
+    page = digit_sums(count, pages) % np.uint64(pages)
+    expected = cell + (page * np.uint64(lines) + digit_sums(count, lines) % np.uint64(lines)) * np.uint64(
+        line
+    )
+    assert at == expected.tolist()
+
+
+def test_a_part_lies_where_the_whole_has_it(cycles):
+    count, first = 300, 123
+    for spacing, pages, lines in ((64, 1, 1), (4096, 1, 64), (1 << 16, 16, 64)):
+        whole = [cycles.at(count, spacing, pages, lines, 64, i) for i in range(first, count)]
+        part = [
+            first * spacing + cycles.at(count, spacing, pages, lines, 64, i, first)
+            for i in range(count - first)
+        ]
+        assert part == whole
+
+
+def test_nothing_is_written_between_nodes_far_apart(cycles):
+    spacing, count = 8192, 500
+    memory = guarded(spacing * count)
+    nodes = cycles.nodes(memory, count, spacing, 128, 64)
+    assert cycles.link_nodes(nodes, 3) == 0
+    at = GUARD_WORDS + offsets_of(count, spacing, 128, 64) // 8
+    assert cycles.walk(nodes) == count
+    others = np.ones(len(memory), bool)
+    others[at] = False
+    assert (memory[others] == GUARD).all()

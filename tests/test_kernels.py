@@ -17,8 +17,12 @@ KERNELS = _core.kernels()
 SIZE = 65536
 
 # Parameters that use SIZE bytes, and those that would leave them.
-FIT = {"chase": {"nodes": SIZE // 64, "spacing": 64, "lines": 1, "line": 64, "seed": 1}}
-LEAVE = {"chase": {"nodes": SIZE // 64 + 1, "spacing": 64, "lines": 1, "line": 64, "seed": 1}}
+LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}
+ALONE = {"window": SIZE // 64, "chains": 1, "store": 0}
+FIT = {"chase": {"nodes": SIZE // 64, **LINES, **ALONE}}
+LEAVE = {"chase": {"nodes": SIZE // 64 + 1, **LINES, **ALONE}}
+FIRST = {"lookup": "1K", "objects": "1K"}  # what a probe is given first, where that is no size
+NOTHING_TO_VERIFY = {"stride"}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,7 @@ def test_no_byte_beyond_its_own_is_written(region, kernel):
         view[:] = b"\x5a" * len(view)
     with _core.Session([(region, kernel, SIZE // 2, SIZE, FIT[kernel])]) as session:
         session.measure((1000,), 10)
+        session.pass_over()
     memory = np.frombuffer(region, np.uint8)
     assert (memory[: SIZE // 2] == 0x5A).all()
     assert (memory[SIZE // 2 + SIZE : 2 * SIZE] == 0x5A).all()
@@ -79,13 +84,38 @@ def test_parameters_that_leave_the_bytes_are_refused_unwritten(region, kernel):
 def test_a_lap_is_what_is_counted(region, kernel):
     with _core.Session([(region, kernel, 0, SIZE, FIT[kernel])]) as session:
         assert session.laps[0] >= 1
+        if kernel in NOTHING_TO_VERIFY:
+            with pytest.raises(NotImplementedError, match=kernel):
+                session.verify()
+            return
         assert session.verify() == session.laps
         session.measure((session.laps[0] + 1,), 3)
         assert session.verify() == session.laps
 
 
+def test_what_accesses_find_is_what_they_must_find(region, kernel):
+    """Of kernels that check themselves, as many as accesses there were: warming, then the slices."""
+    with _core.Session([(region, kernel, 0, SIZE, FIT[kernel])]) as session:
+        assert session.counts == ((0, 0),)
+        session.measure((100,), 3)
+        ((expected, found),) = session.counts
+        assert expected == found
+
+
+def test_memory_is_ordinary_again_afterwards(region, kernel):
+    for _ in range(3):
+        _core.Session([(region, kernel, 0, SIZE, FIT[kernel])]).close()
+        with memoryview(region) as view:
+            view[:SIZE] = b"\xa5" * SIZE
+            assert bytes(view[:SIZE]) == b"\xa5" * SIZE
+    refused(lambda: _core.Session([(region, kernel, 0, SIZE, LEAVE[kernel])]), ValueError)
+    with memoryview(region) as view:
+        view[:SIZE] = bytes(SIZE)
+
+
 def test_probe_takes_what_every_probe_takes(kernel):
-    measured = probes.PROBES[kernel]("64KiB", "base", seed=1, precision=0.5, max_seconds=0.02, counters=["a"])
+    common = {"seed": 1, "precision": 0.5, "max_seconds": 0.02, "counters": ["a"]}
+    measured = probes.PROBES[kernel](FIRST.get(kernel, "64KiB"), "base", **common)
     assert measured.probe == kernel
     assert {"bytes", "pages", "seed", "cpu", "precision", "max_seconds"} <= measured.params.keys()
     assert measured.refused.keys() == {"a"}
@@ -158,6 +188,7 @@ LEAKS = {
         refused(lambda: _core.Session([part(region), part(region)]), ValueError),
         refused(lambda: _core.Session([part(region), None]), TypeError),
     ),
+    "Session.counts": lambda region: with_session(region, lambda session: session.counts),
     "Session.laps": lambda region: with_session(region, lambda session: session.laps),
     "Session.pass_over": lambda region: with_session(region, lambda session: session.pass_over()),
     "Session.verify": lambda region: with_session(region, lambda session: session.verify()),

@@ -22,11 +22,12 @@ MIB = 1 << 20
 PROMPT = 1.0  # seconds in which Ctrl-C must be answered, generously: 0.1 s is the rule on an idle machine
 LONG = {"precision": 1e-9, "max_seconds": 60.0}  # of a measurement that is not meant to end by itself
 QUICK = {"max_seconds": 0.02}
+ALONE = {"pages": 1, "lines": 1, "line": 64, "seed": 0, "window": 1 << 40, "chains": 1, "store": 0}
 FIELDS = {"ns", "cpu_ns", "minor", "major", "switches"}
 
 
 def chase_part(region, offset=0, size=65536, **changes):
-    given = {"nodes": size // 64, "spacing": 64, "lines": 1, "line": 64, "seed": 0, **changes}
+    given = {"nodes": size // 64, "spacing": 64, **ALONE, **changes}
     return region, "chase", offset, size, given
 
 
@@ -92,7 +93,7 @@ def test_bad_arguments_of_measure_are_refused(session, arguments, error):
     assert session.measure((100,), 1)["ns"].shape == (1, 1)
 
 
-GIVEN = {"nodes": 2, "spacing": 64, "lines": 1, "line": 64, "seed": 0}
+GIVEN = {"nodes": 2, "spacing": 64, **ALONE}
 
 
 @pytest.mark.parametrize(

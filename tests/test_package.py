@@ -19,6 +19,7 @@ LAYERS = [
     {"advice"},
     {"measurement"},
     {"timing"},
+    {"points"},
     {"probes"},
     {"effective", "sweeps", "hierarchy", "program"},
     {"curves"},

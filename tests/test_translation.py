@@ -7,6 +7,7 @@ import pytest
 
 import tlbprobe as tp
 from tlbprobe import machine
+from tlbprobe.units import parse_size
 
 BASE = machine.base_page_size()
 LINE = machine.cache_line_size()
@@ -130,3 +131,30 @@ def test_warnings_of_both_are_told_once():
     measured = tp.translation(64 * BASE, max_seconds=1e-6)
     assert len(measured.warnings) == len(set(measured.warnings)) >= 1
     assert measured.interval is None
+
+
+@pytest.mark.parametrize("stride", [2 * BASE, "2MiB", "1GiB"])
+def test_nodes_further_apart_are_as_many_lines(stride):
+    size = 50 * parse_size(stride)
+    measured = tp.translation(size, stride=stride, **QUICK)
+    spread, packed = measured.spread, measured.packed
+    assert spread.params["nodes"] == packed.params["nodes"] == 50
+    assert spread.params["stride"] == parse_size(stride)
+    assert spread.backing.page_size == packed.backing.page_size == BASE
+    assert packed.params["mapped_bytes"] == -(-50 * LINE // BASE) * BASE
+
+
+def test_a_stride_in_a_region_needs_less_room_beside_it():
+    with tp.Region("1MiB") as region:
+        size = 15 * 16 * BASE
+        assert (
+            tp.translation(region, working_set=size, stride=16 * BASE, **QUICK).spread.params["nodes"] == 15
+        )
+
+
+@pytest.mark.parametrize("stride", [64, BASE + 64, BASE // 2])
+def test_a_stride_of_no_whole_pages_is_refused(stride):
+    with pytest.raises(ValueError, match=f"stride={stride} must be a multiple of the base page"):
+        tp.translation("1MiB", stride=stride)
+    with pytest.raises(ValueError, match="holds 1 cells of 2 MiB"):
+        tp.translation("2MiB", stride="2MiB")

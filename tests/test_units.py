@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tlbprobe import units
-from tlbprobe.units import LARGEST, approximate_size, format_seconds, format_size, page_suffix, parse_size
+from tlbprobe.units import (
+    LARGEST,
+    approximate_size,
+    format_count,
+    format_seconds,
+    format_size,
+    page_suffix,
+    parse_count,
+    parse_size,
+)
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 sizes = st.integers(1, LARGEST)
@@ -153,3 +162,45 @@ def test_seconds_are_near_and_without_exponent(seconds):
 def test_page_sizes_as_policies_write_them(size, text):
     assert page_suffix(size) == text
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [(1, 1), ("1", 1), ("200K", 200_000), ("400M", 400_000_000), (" 1.5 k ", 1500), ("0.25G", 250_000_000),
+     ("2T", 2 * 10**12), (np.int32(7), 7), (1 << 62, 1 << 62)],
+)  # fmt: skip
+def test_counts_are_in_powers_of_1000(text, count):
+    assert parse_count(text, "records") == count
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "said"),
+    [
+        (0, ValueError, "records=0 is out of range: from 1 to 2**62"),
+        ("-3", ValueError, "records='-3' is out of range"),
+        ((1 << 62) + 1, ValueError, "out of range"),
+        ("1e6", ValueError, "records='1e6' is no count"),
+        ("5KiB", ValueError, "records='5KiB' is no count"),
+        ("", ValueError, "records='' is no count"),
+        ("1.5", ValueError, "records='1.5' is not a whole number of records"),
+        ("1.0001K", ValueError, "not a whole number"),
+        (1.0, TypeError, "records=1.0 must be a whole number"),
+        (True, TypeError, "records=True"),
+        (None, TypeError, "records=None"),
+    ],
+)
+def test_wrong_counts_are_named(value, error, said):
+    with pytest.raises(error, match=re.escape(said)):
+        parse_count(value, "records", "records")
+
+
+@given(st.integers(1, 1 << 62))
+def test_a_formatted_count_is_exact_where_it_has_a_prefix(count):
+    assert parse_count(format_count(count), "count") == count
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "1"), (999, "999"), (1500, "1.5 K"), (1234, "1234"), (400_000_000, "400 M")]
+)
+def test_format_count(count, text):
+    assert format_count(count) == text

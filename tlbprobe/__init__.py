@@ -20,7 +20,7 @@ from .facts import Host, host
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
 from .probes import PROBES, chase, translation
-from .sweeps import Refusal, Sweep, sizes, sweep
+from .sweeps import Refusal, Sweep, counts, sizes, sweep
 
 __all__ = [
     "PROBES",
@@ -38,6 +38,7 @@ __all__ = [
     "Sweep",
     "Translation",
     "chase",
+    "counts",
     "curve",
     "effective_page_size",
     "host",

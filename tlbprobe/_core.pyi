@@ -13,7 +13,15 @@ WITNESS_ADDS: Final[int]
 @disjoint_base
 class Mapping(Buffer):
     def __init__(
-        self, size: int, *, alignment: int, base_page: int, page: int, huge_shift: int = 0, piece: int = 0
+        self,
+        size: int,
+        *,
+        alignment: int,
+        base_page: int,
+        page: int,
+        huge_shift: int = 0,
+        piece: int = 0,
+        sparse: bool = False,
     ) -> None: ...
     @property
     def address(self) -> int: ...
@@ -37,6 +45,8 @@ class Mapping(Buffer):
 @final
 class Session:
     def __new__(cls, parts: Sequence[tuple[Mapping, str, int, int, dict[str, int]]]) -> Self: ...
+    @property
+    def counts(self) -> tuple[tuple[int, int], ...]: ...
     @property
     def laps(self) -> tuple[int, ...]: ...
     def pass_over(self) -> None: ...

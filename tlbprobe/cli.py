@@ -83,6 +83,8 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 # Where a command says it in other words than Python does.
 HELPS = {
     "size": "bytes: 65536, 64K, 64KiB, 1.5G; K, M, G, T are powers of 1024",
+    "records": "how many: 400000, 400K, 400M; K, M, G are powers of 1000",
+    "sessions": "how many: 200000, 200K, 1M; K, M, G are powers of 1000",
     "pages": "page policy: base, default, thp, thp-64K (any such size), collapse, hugetlb, hugetlb-1G (any "
     "such size); a wrong one lists those of this kernel (default: base)",
     "strict": "refuse pages other than asked, instead of a warning",
@@ -132,13 +134,25 @@ def _add_formats(parser: argparse.ArgumentParser) -> None:
 def _add_probe(commands: Any, name: str, probe: Callable[..., Any]) -> None:
     about = (inspect.getdoc(probe) or "").partition("\n")[0]
     parser = _command(commands, name, lambda options: _run_probe(probe, options), about)
-    names = [name for name in inspect.signature(probe).parameters if name != "working_set"]  # of a Region
-    _add_parameters(parser, probe, names)
+    parser.epilog = (
+        "Several values with commas between them, or of sizes and counts a range FIRST:LAST or FIRST:LAST:N "
+        "with N points an octave, measure every combination."
+    )
+    _add_parameters(parser, probe, _named_on_the_command_line(probe), several=True)
     _add_outputs(parser)
 
 
+def _named_on_the_command_line(probe: Callable[..., Any]) -> list[str]:
+    """Parameters of a probe, but for those of a Region, which only Python has."""
+    return [name for name in inspect.signature(probe).parameters if name not in ("working_set", "region")]
+
+
 def _add_parameters(
-    parser: argparse.ArgumentParser, function: Callable[..., Any], names: Sequence[str]
+    parser: argparse.ArgumentParser,
+    function: Callable[..., Any],
+    names: Sequence[str],
+    *,
+    several: bool = False,
 ) -> None:
     """An option for each of some parameters of a function, by its name, type, default and docstring."""
     parameters = inspect.signature(function).parameters
@@ -155,22 +169,43 @@ def _add_parameters(
             parser.add_argument(name, metavar=name.upper(), help=helps[name])
         else:
             option = "--" + name.replace("_", "-")
-            parser.add_argument(option, default=default, help=helps[name] + shown, **_reading(kinds[name]))
+            reading = _reading(kinds[name], several)
+            parser.add_argument(option, default=default, help=helps[name] + shown, **reading)
 
 
-def _reading(kind: Any) -> dict[str, Any]:
-    """How argparse reads a parameter of a type."""
+def _reading(kind: Any, several: bool) -> dict[str, Any]:
+    """How argparse reads a parameter of a type, or several values of it."""
     parts = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
     first = parts[0]
     if first is bool:
         return {"action": argparse.BooleanOptionalAction}
-    if typing.get_origin(first) is Literal:
-        return {"choices": typing.get_args(first)}
     if typing.get_origin(first) is Sequence:
         return {"type": _names, "metavar": "NAME,..."}
-    if str in parts:  # sizes are int or str
+    if typing.get_origin(first) is Literal:
+        choices = typing.get_args(first)
+        return {"type": _several(_one_of(choices)), "metavar": "{" + ",".join(choices) + "}"}
+    if str in parts:  # sizes and counts are int or str
         return {"metavar": "SIZE" if int in parts else "NAME"}
-    return {"type": first, "metavar": "N" if first is int else "X"}
+    return {"type": _several(first) if several else first, "metavar": "N" if first is int else "X"}
+
+
+def _several(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Read one value, or a list of those that have commas between them."""
+
+    def read_all(text: str) -> Any:
+        return [read(one.strip()) for one in text.split(",")] if "," in text else read(text)
+
+    read_all.__name__ = read.__name__  # for the words of argparse
+    return read_all
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+    def choice(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
+        return text
+
+    return choice
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -198,8 +233,28 @@ def _parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
 
 def _run_probe(probe: Callable[..., Any], options: argparse.Namespace) -> int:
     _check_outputs(options)
-    names = [name for name in inspect.signature(probe).parameters if name != "working_set"]
-    return _deliver(probe(**{name: getattr(options, name) for name in names}), options)
+    arguments = {name: _values(name, getattr(options, name)) for name in _named_on_the_command_line(probe)}
+    if any(isinstance(value, list) for value in arguments.values()):
+        return _deliver(sweeps.sweep(probe, **arguments), options)
+    return _deliver(probe(**arguments), options)
+
+
+def _values(name: str, given: Any) -> Any:
+    """A value, or a list of them where the text has commas or is a range."""
+    if not isinstance(given, str) or name not in (*sweeps.SIZE_AXES, *sweeps.COUNT_AXES, "pages"):
+        return given
+    if ":" in given and name != "pages":
+        return _range(name, given)
+    return [one.strip() for one in given.split(",")] if "," in given else given
+
+
+def _range(name: str, text: str) -> list[int]:
+    """Read ``16KiB:1GiB:4`` or ``1K:1M``."""
+    first, last, *per_octave = text.split(":")
+    if len(per_octave) > 1 or (per_octave and not per_octave[0].isdecimal()):
+        raise ValueError(f"{name}={text!r} must be FIRST:LAST or FIRST:LAST:N with N points an octave")
+    spaced: Callable[..., list[int]] = sweeps.counts if name in sweeps.COUNT_AXES else sweeps.sizes
+    return spaced(first, last, *map(int, per_octave))
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -230,9 +285,23 @@ def _deliver(result: Result, options: argparse.Namespace) -> int:
             draw(result, options.plot)
     finally:
         show(result, as_json=options.json, as_csv=options.csv)
-    if isinstance(result, Curve) and not result.largest:
-        return _complain("no point could be measured: the output says why", REFUSED)
-    return DONE
+    if _has_point(result):
+        return DONE
+    return _complain("no point could be measured: the output says why", _status_without_points(result))
+
+
+def _has_point(result: Result) -> bool:
+    """Whether anything could be measured."""
+    if isinstance(result, Curve):
+        return bool(result.largest)
+    return not isinstance(result, Sweep) or len(result.refused) < len(result)
+
+
+def _status_without_points(result: Result) -> int:
+    """Wrong usage, if that is what is wrong with every point."""
+    refused = result.refused.values() if isinstance(result, Sweep) else ()
+    wrong = refused and all(point.error in ("ValueError", "TypeError") for point in refused)
+    return USAGE if wrong else REFUSED
 
 
 def draw(result: Any, path: str) -> None:
@@ -266,11 +335,10 @@ def show(result: Any, *, as_json: bool = False, as_csv: bool = False) -> None:
 
 def _single(point: Measurement | Translation) -> Sweep:
     """A table of one row."""
-    size = point.params["bytes"]
     probe = point.probe if isinstance(point, Measurement) else point.kind
-    return Sweep(
-        probe, {"size": [size], "pages": [point.backing.asked]}, {(size, point.backing.asked): point}
-    )
+    first = next(name for name in ("records", "sessions", "bytes") if name in point.params)
+    size, pages = point.params[first], point.backing.asked
+    return Sweep(probe, {first.replace("bytes", "size"): [size], "pages": [pages]}, {(size, pages): point})
 
 
 # --- tables ----------------------------------------------------------------------------------------------
@@ -423,12 +491,9 @@ def _add_curve(commands: Any) -> None:
 
 def parse_sizes(text: str) -> list[int]:
     """Read ``16KiB:1GiB:4`` or ``16KiB,1MiB``."""
-    if ":" not in text:
-        return [parse_size(size.strip(), "sizes") for size in text.split(",")]
-    first, last, *per_octave = text.split(":")
-    if len(per_octave) > 1 or (per_octave and not per_octave[0].isdecimal()):
-        raise ValueError(f"sizes={text!r} must be FIRST:LAST or FIRST:LAST:N with N points an octave")
-    return sweeps.sizes(first, last, int(per_octave[0]) if per_octave else 4)
+    if ":" in text:
+        return _range("sizes", text)
+    return [parse_size(size.strip(), "sizes") for size in text.split(",")]
 
 
 def _run_curve(options: argparse.Namespace) -> int:

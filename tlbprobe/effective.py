@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from . import _core, analysis, machine, timing
 from .measurement import html_table
 from .pages import Region
-from .probes import Common, node_parameters
+from .points import Common
+from .probes import node_parameters
 from .units import format_size
 
 MOST_NODES = 1 << 11  # a first-level TLB has fewer entries

@@ -220,6 +220,11 @@ def max_map_count(root: Root = "/") -> int | None:
     return _read_int(root, "proc/sys/vm/max_map_count")
 
 
+def overcommit_memory(root: Root = "/") -> int | None:
+    """Whether address space needs memory behind it: 0 heuristically, 1 never, 2 always."""
+    return _read_int(root, "proc/sys/vm/overcommit_memory")
+
+
 def address_space_limit() -> int | None:
     """Bytes of address space left below RLIMIT_AS, or ``None`` without a limit."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

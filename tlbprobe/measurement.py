@@ -98,7 +98,9 @@ class Result(ABC):
             np.savez_compressed(file, allow_pickle=False, header=text, **arrays)
 
     def __str__(self) -> str:
-        return "\n".join((self.title, *(f"  {name}: {text}" for name, text in self.rows())))
+        rows = list(self.rows())
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join((self.title, *(f"  {name:{width}}  {text}" for name, text in rows)))
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -268,6 +270,8 @@ class Measurement(Result):
         Performance counters per access.
     refused : dict of str to str
         Why each other counter that was asked for is missing.
+    counts : dict of str to int, float or dict
+        What the probe counted beside the time, by name: hits, pages touched ... Empty where there is nothing.
     warnings : tuple of str
         What a reader must know.
     low_quantile : float
@@ -291,6 +295,7 @@ class Measurement(Result):
     version: str = field(default_factory=package_version)
     counters: dict[str, Floats] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -357,6 +362,7 @@ class Measurement(Result):
             "backing": self.backing.to_dict(),
             "setup_seconds": self.setup,
             "faults": self.faults,
+            "counts": self.counts,
             "params": self.params,
             "refused": self.refused,
             "warnings": list(self.warnings),
@@ -382,6 +388,8 @@ class Measurement(Result):
         yield "low", f"{format_ns(self.low)} per access ({format_interval(self.interval)}){cycles}"
         yield "median, mean", f"{format_ns(self.median)}, {format_ns(self.mean)}"
         yield "backing", str(self.backing)
+        for name, count in self.counts.items():
+            yield name.replace("_", " "), _counted(count)
         disturbed = f"{self.disturbed.mean():.0%} visibly disturbed"
         yield "slices", f"{self.ns.size} of {self.accesses_per_slice} accesses, {disturbed}"
         yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
@@ -404,7 +412,8 @@ class Measurement(Result):
     def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
         """Read back what `to_parts` wrote."""
         read = {name: get(name) for name in ARRAYS}
-        plain = {one.name: parts[one.name] for one in fields(cls) if one.name not in ARRAYS}
+        # What a later field holds, an older file does not have.
+        plain = {one.name: parts[one.name] for one in fields(cls) if one.name in parts}
         counters = {name: get(f"counters/{name}") for name in parts["counters"]}
         return cls(**{**plain, **read, "backing": Backing.from_dict(parts["backing"]), "counters": counters})
 
@@ -532,6 +541,15 @@ def format_number(ns: float) -> str:
 def format_ns(ns: float) -> str:
     """Nanoseconds with their unit."""
     return f"{format_number(ns)} ns"
+
+
+def _counted(count: Any) -> str:
+    """What was counted, or several of it by name."""
+    if isinstance(count, Mapping):
+        return ", ".join(f"{name} {_counted(each)}" for name, each in count.items())
+    return (
+        f"{count:,}" if isinstance(count, int) else f"{count:.4g}" if isinstance(count, float) else str(count)
+    )
 
 
 def format_interval(interval: Interval) -> str:

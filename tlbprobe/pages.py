@@ -14,10 +14,10 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -548,6 +548,8 @@ class Region(_core.Mapping):
                 self.close()
                 raise
 
+    sparse: ClassVar[bool] = False  # whether most of it has no page
+
     @property
     def pages(self) -> str:
         """Name of the page policy that was asked for."""
@@ -593,6 +595,7 @@ class Region(_core.Mapping):
             page=page,
             huge_shift=page.bit_length() - 1 if policy.kind == "hugetlb" else 0,
             piece=_piece(policy),
+            sparse=self.sparse,
         )
 
     def _advise(self) -> None:
@@ -743,6 +746,95 @@ class Region(_core.Mapping):
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{format_size(self.mapped_bytes)} mapped"
         return f"<Region of {format_size(self.size)} on {self.pages!r}, {state}>"
+
+
+class SparseRegion(Region):
+    """Address space on base pages, larger than memory may be, in which only some pages ever exist.
+
+    Nothing is populated: the kernel that is prepared in it touches what it uses, at first in `prepare`.
+
+    Parameters
+    ----------
+    size : int
+        Bytes of address space.
+    touched : int
+        Pages that will exist, no two of them in one cell of ``size // touched`` bytes.
+    what : str
+        Whose memory it is, for errors.
+    strict : bool
+        Whether other pages than these are a `BackingError`.
+
+    Raises
+    ------
+    MemoryError
+        If the touched pages and their page tables would not fit, or address space cannot be had without
+        memory (``vm.overcommit_memory`` is 2): before anything is mapped.
+    """
+
+    sparse: ClassVar[bool] = True
+
+    def __init__(self, size: int, touched: int, what: str, *, strict: bool = True) -> None:
+        self.size = size
+        self.policy = find_policy("base")
+        self.strict = strict
+        self.touch_order = "sequential"
+        self.setup = {}
+        self.faults = None
+        self._possible = [machine.base_page_size()]
+        self._granule = machine.base_page_size()
+        self.touched_bytes = touched * machine.base_page_size()
+        mapped = mapped_size(size, self.policy)
+        check_sparse_budget(mapped, touched, what)
+        try:
+            with self._step("map"):
+                self._map(mapped)
+        except OSError as error:
+            raise MemoryError(
+                f"{what} needs {approximate_size(mapped)} of address space, which the kernel refused "
+                f"({error.strerror}): most machines give a process 128 TiB, with what it uses already"
+            ) from error
+        try:
+            self._advise()
+        except BaseException:
+            self.close()
+            raise
+
+    def backing(self, working_set: Size | None = None, *, folios: bool = False) -> Backing:
+        """Read which pages back what was touched; `working_set` and `folios` are for other regions."""
+        scan = self._scan(self.mapped_bytes)
+        touched = None if scan is None else replace(scan, size=self.touched_bytes)
+        return judge(self.policy, touched, self._granule, machine.pmd_size())
+
+
+def sparse_bytes(mapped: int, touched: int, base: int) -> int:
+    """Bytes of touched pages, no two in one cell, and of every page table above them.
+
+    A table is a base page of 8-byte entries: each level covers as many times more than the one below.
+    """
+    tables, covered = 0, base
+    while covered < mapped:
+        covered *= base // 8
+        tables += min(touched, -(-mapped // covered) + 1)
+    return (touched + tables) * base
+
+
+def check_sparse_budget(mapped: int, touched: int, what: str, root: machine.Root = "/") -> None:
+    """Raise a MemoryError if touched pages would not fit, or no address space is to be had for the others."""
+    if machine.overcommit_memory(root) == 2:
+        raise MemoryError(
+            f"{what} needs {approximate_size(mapped)} of address space without memory, which the setting "
+            "vm.overcommit_memory=2 refuses; to allow it: sudo sysctl vm.overcommit_memory=0"
+        )
+    needs = [
+        *_ordinary_needs(sparse_bytes(mapped, touched, machine.base_page_size()), MARGIN, root),
+        *_address_needs(mapped, _alignment(find_policy("base")) + ADDRESS_MARGIN),
+    ]
+    for need in needs:
+        if need.needed > need.available:
+            raise MemoryError(
+                f"{what} needs {approximate_size(need.needed)} (page tables included) of: {need.resource}, "
+                f"which has {approximate_size(need.available)} left"
+            )
 
 
 def mapped_size(size: int, policy: PagePolicy) -> int:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .measurement import Measurement, Translation, format_ns, recorded_host
-from .sweeps import SIZE_AXES, axis_text
-from .units import format_size, page_suffix
+from .sweeps import COUNT_AXES, SIZE_AXES, axis_text
+from .units import format_count, format_size, page_suffix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +60,19 @@ def _size_axis(ax: Axes, sizes: Sequence[float], label: str) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticks(ticks, [page_suffix(int(tick)) for tick in ticks])
     ax.set_xlim(min(sizes) / 1.4, max(sizes) * 1.4)
+    ax.set_xlabel(label)
+
+
+def _count_axis(ax: Axes, counts: Sequence[float], label: str) -> None:
+    """Label a log axis of counts: at powers of 10, and at 2 and 5 where these are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax.set_xscale("log", base=10)
+    steps = (1.0,) if max(counts) > 1000 * min(counts) else (1.0, 2.0, 5.0)
+    ax.xaxis.set_major_locator(LogLocator(base=10, subs=steps))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: format_count(round(count))))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlim(min(counts) / 1.4, max(counts) * 1.4)
     ax.set_xlabel(label)
 
 
@@ -177,6 +190,8 @@ def sweep(result: Sweep, ax: Axes | None = None) -> Axes:
         _line(ax, at[chosen], table[chosen], LOW, _style(number, len(lines), label))
     if x in SIZE_AXES:
         _size_axis(ax, table[x].tolist(), x.replace("_", " "))
+    elif x in COUNT_AXES:
+        _count_axis(ax, table[x].tolist(), x)
     else:
         ax.set_xlabel(x.replace("_", " "))
     if result.probe == "translation":

@@ -3,195 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import operator
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Literal, SupportsIndex
+from typing import Literal
 
-import numpy as np
-
-from . import _core, facts, machine, timing
+from . import machine
 from .measurement import Measurement, Translation
-from .pages import Backing, Region, find_policy, round_up
+from .pages import Region, SparseRegion, find_policy, round_up
+from .points import Common, Place, Point, check_flag, check_whole, on_region, working_set_of
 from .units import Size, format_size, parse_size
 
 POINTER = 8  # bytes of a node
-UNTIMED_PASSES = 2  # over every page of the working set, since populating is no warm-up under a hypervisor
+CHAINS_MOST = 16
 
 
-# --- what every probe does -------------------------------------------------------------------------------
+# --- nodes -----------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1)
-def _host_of(minute: int) -> dict[str, Any]:
-    return facts.host().to_dict()
+def node_parameters(
+    nodes: int,
+    stride: int,
+    placement: str,
+    seed: int,
+    *,
+    window: int | None = None,
+    chains: int = 1,
+    store: bool = False,
+) -> dict[str, int]:
+    """Where the nodes of a chase are, and how they are linked.
+
+    One a cell of `stride` bytes, or as many lines side by side; all in one order, or window by window of so
+    many nodes; in one chain or in several.
+    """
+    line, page = machine.cache_line_size(), machine.base_page_size()
+    if placement == "packed":
+        where = {"spacing": min(stride, line), "pages": 1, "lines": 1}
+    elif stride > page and stride % page == 0:
+        where = {"spacing": stride, "pages": stride // page, "lines": page // line}
+    else:
+        where = {"spacing": stride, "pages": 1, "lines": max(1, stride // line)}
+    how = {"seed": seed, "window": nodes if window is None else window, "chains": chains, "store": int(store)}
+    return {"nodes": nodes, "line": line, **where, **how}
 
 
-def _host() -> dict[str, Any]:
-    """Facts of the machine, a minute old at most: settings may change while a process lives."""
-    return _host_of(int(time.monotonic() // 60))
-
-
-@dataclass(frozen=True)
-class Common:
-    """What every probe takes, checked before anything is mapped."""
-
-    strict: bool
-    seed: int
-    cpu: int | None
-    precision: float
-    max_seconds: float
-    counters: Sequence[str]
-
-    def __post_init__(self) -> None:
-        timing.check_cpu(self.cpu)
-        check_flag("strict", self.strict)
-        _check_number("precision", self.precision, 1.0, "0.01 means 1 % of the low estimate")
-        _check_number("max_seconds", self.max_seconds, float("inf"), "seconds for the timed part")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, SupportsIndex):
-            raise TypeError(f"seed={self.seed!r} must be an integer from 0 to 2**64 - 1")
-        object.__setattr__(self, "seed", operator.index(self.seed))
-        if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed={self.seed!r} is out of range: from 0 to 2**64 - 1")
-        names = self.counters
-        listed = isinstance(names, Sequence) and not isinstance(names, str)
-        if not listed or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"counters={names!r} must be a sequence of names, such as ('cycles',)")
-
-
-def check_flag(name: str, value: bool) -> None:
-    """Raise a TypeError for what is neither true nor false: "no" would count as true."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}={value!r} must be True or False")
-
-
-def _check_number(name: str, value: float, limit: float, meaning: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise TypeError(f"{name}={value!r} must be a number: {meaning}")
-    if not 0 < value < limit:
-        bounds = f"lie between 0 and {limit:g}" if limit < float("inf") else "be positive and finite"
-        raise ValueError(f"{name}={value!r} must {bounds}: {meaning}")
-
-
-def _working_set(size: Size | Region, working_set: Size | None) -> int:
-    """Bytes to measure: of a size, that; of a region, `working_set` of it or all that was asked for."""
-    if not isinstance(size, Region):
-        if working_set is not None:
-            raise ValueError(f"working_set={working_set!r} is for a Region: the size itself says it here")
-        return parse_size(size)
-    wanted = size.size if working_set is None else parse_size(working_set, "working_set")
-    if wanted > size.mapped_bytes and not size.closed:
-        raise ValueError(
-            f"working_set={working_set!r} is more than the {format_size(size.mapped_bytes)} of this Region"
-        )
-    return wanted
-
-
-@contextlib.contextmanager
-def _on_region(size: Size | Region, needed: int, pages: str | None, strict: bool) -> Iterator[Region]:
-    """The given region, or one of our own for the time being."""
-    if not isinstance(size, Region):
-        with Region(needed, "base" if pages is None else pages, strict=strict) as region:
-            yield region
-        return
-    if pages is not None and find_policy(pages).name != size.pages:
-        raise ValueError(f"pages={pages!r} contradicts the Region, which is on {size.pages!r}")
-    yield size
-
-
-@dataclass
-class _Point:
-    """One measurement in the making: its set-up times, its proofs, its warnings."""
-
-    region: Region
-    bytes_used: int
-    common: Common
-    cpu: int = -1
-    setup: dict[str, float] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.setup[name] = time.perf_counter() - start
-
-    @contextlib.contextmanager
-    def prepared(self, *parts: tuple[str, int, int, dict[str, int]]) -> Iterator[_core.Session]:
-        """Prepare (kernel, offset, size, parameters) each; the region is nobody else's until it is over."""
-        start = time.perf_counter()
-        with _core.Session([(self.region, *part) for part in parts]) as session:
-            self.setup["cycle"] = time.perf_counter() - start
-            yield session
-
-    def prove(self) -> Backing:
-        found = self.region.check_backing(self.bytes_used)
-        complaint = self.region.complaint(found)
-        if complaint and complaint not in self.warnings:
-            self.warnings.append(complaint)
-        return found
-
-    def time(self, session: _core.Session) -> tuple[list[timing.Timed], Backing]:
-        """Passes, proof, slices, proof."""
-        with timing.pinned(self.common.cpu) as self.cpu:
-            with self.step("passes"):
-                for _ in range(UNTIMED_PASSES):
-                    session.pass_over()
-            with self.step("proof"):
-                before = self.prove()
-            with self.step("measure"):
-                timed, warnings = timing.measure(
-                    session, precision=self.common.precision, max_seconds=self.common.max_seconds
-                )
-            after = self.prove()
-        self.warnings.extend(warnings)
-        if before != after:
-            self.warnings.append(f"the pages changed during the measurement: {before}, then {after}")
-        return timed, after
-
-    def params(self) -> dict[str, Any]:
-        """What was asked of every probe, completed."""
-        return {
-            "pages": self.region.pages,
-            "strict": self.region.strict,
-            "touch": self.region.touch_order,
-            "mapped_bytes": self.region.mapped_bytes,
-            "seed": self.common.seed,
-            "cpu": self.cpu,
-            "precision": float(self.common.precision),
-            "max_seconds": float(self.common.max_seconds),
-        }
-
-    def result(
-        self, probe: str, timed: timing.Timed, backing: Backing, params: dict[str, Any]
-    ) -> Measurement:
-        warnings = list(self.warnings)
-        if timed.minor + timed.major:
-            warnings.append(
-                f"{timed.minor} minor and {timed.major} major page faults in the timed part, none expected"
-            )
-        return Measurement(
-            probe=probe,
-            ns=timed.ns,
-            accesses_per_slice=timed.accesses,
-            disturbed=timed.disturbed,
-            core_ghz=timed.core_ghz,
-            setup={**self.region.setup, **self.setup},
-            faults=timing.faults(timed),
-            params={**params, **self.params()},
-            backing=backing,
-            host=_host(),
-            started=self.started,
-            refused=timing.counters_refused(self.common.counters),
-            warnings=tuple(warnings),
-        )
-
-
-# --- chase -----------------------------------------------------------------------------------------------
+def packed_bytes(nodes: int, stride: int) -> int:
+    """Bytes of so many nodes side by side, one a line."""
+    return nodes * min(stride, machine.cache_line_size())
 
 
 def _check_stride(stride: int, working_set: int) -> None:
@@ -205,18 +61,28 @@ def _check_stride(stride: int, working_set: int) -> None:
         )
 
 
-def node_parameters(nodes: int, stride: int, placement: str, seed: int) -> dict[str, int]:
-    """Where the nodes are: one a cell of `stride` bytes, or the same number of lines side by side."""
-    line = machine.cache_line_size()
-    spread = {"spacing": stride, "lines": max(1, stride // line)}
-    packed = {"spacing": min(stride, line), "lines": 1}
-    return {"nodes": nodes, "line": line, "seed": seed, **(packed if placement == "packed" else spread)}
+def leaves_pages_out(probe: str, pages: str | None, stride: int | None) -> bool:
+    """Whether a probe touches only the pages that hold a node: no other policy than base pages can."""
+    if probe not in ("chase", "translation") or stride is None or stride <= machine.base_page_size():
+        return False
+    return pages is None or find_policy(pages).kind == "base"
 
 
-def _verify(session: _core.Session) -> None:
-    for found, linked in zip(session.verify(), session.laps, strict=True):
-        if found != linked:
-            raise RuntimeError(f"the cycle has {found} nodes where {linked} were linked: memory is damaged")
+@contextlib.contextmanager
+def _spread_region(
+    size: Size | Region, span: int, nodes: int, stride: int, pages: str | None, strict: bool
+) -> Iterator[Region]:
+    """Where spread nodes go: the given region, or one that has only the pages that hold a node."""
+    if isinstance(size, Region) or not leaves_pages_out("chase", pages, stride):
+        with on_region(size, span, pages, strict) as region:
+            yield region
+        return
+    what = f"a chase of {nodes} nodes at a stride of {format_size(stride)}"
+    with SparseRegion(span, nodes, what, strict=strict) as region:
+        yield region
+
+
+# --- chase -----------------------------------------------------------------------------------------------
 
 
 def chase(
@@ -226,6 +92,9 @@ def chase(
     working_set: Size | None = None,
     stride: Size | None = None,
     placement: Literal["spread", "packed"] = "spread",
+    locality: Size | None = None,
+    chains: int = 1,
+    access: Literal["load", "store"] = "load",
     strict: bool = True,
     seed: int = 0,
     cpu: int | None = None,
@@ -250,10 +119,22 @@ def chase(
         Bytes from the start of a given Region; all that it was asked for by default.
     stride : int or str, optional
         Bytes of a cell, with one node each: a multiple of 8. One cache line by default; the base page makes
-        it one node a page. ``working_set // stride`` nodes.
+        it one node a page. ``working_set // stride`` nodes. On base pages, and more than one of them apart,
+        only the pages that hold a node are ever touched, so that the working set may be larger than memory:
+        ``chase("16TiB", stride="1GiB")`` takes 200 MB, most of it page tables.
     placement : {"spread", "packed"}
         Each node in its cell, on a line that varies from cell to cell; or all side by side, one a line, in
         the same order: the same cache lines on the fewest pages.
+    locality : int or str, optional
+        Bytes of a window: all of its nodes are visited, in random order, before those of another window.
+        With windows of a page or a few, the TLB misses once a window and translation costs next to nothing,
+        while as many lines as ever come from the same caches and memory. All in one order by default.
+    chains : int
+        Independent cycles, 1 to 16, each on nodes of its own, whose loads are in flight together: the time
+        per access falls until the processor cannot overlap more. Neighbouring nodes belong to one chain.
+    access : {"load", "store"}
+        Whether the address that was loaded is also stored back, which makes the line dirty: it is fetched
+        to be owned, and written back when it leaves a cache.
     strict : bool
         Whether pages other than asked are a `BackingError`; otherwise a warning. A given Region has its own
         word on it.
@@ -269,7 +150,7 @@ def chase(
         Performance counters to read per access; each lands in ``.counters`` or, with its reason, in
         ``.refused``.
     verify : bool
-        Whether to walk the cycle first and count its nodes.
+        Whether to walk the cycles first and count their nodes.
 
     Returns
     -------
@@ -287,9 +168,11 @@ def chase(
 
     Notes
     -----
-    Isolates: load-to-use latency without parallelism or prefetching. Confounded by: data caches and
-    translation together (see `translation`); other users of shared caches and memory. Limits: the result is
-    of the guest's pages; a hypervisor may back them by smaller ones.
+    One access is a load whose address the last load of its chain returned. Isolates: load-to-use latency
+    without parallelism or prefetching; with `chains`, how many such loads overlap. Confounded by: data caches
+    and translation together (see `translation`); other users of shared caches and memory; beyond some 12
+    chains the registers run out, which costs cached loads a little. Limits: the result is of the guest's
+    pages; a hypervisor may back them by smaller ones.
 
     References
     ----------
@@ -302,37 +185,52 @@ def chase(
     >>> m.ns.ndim, m.params["nodes"]
     (1, 1024)
     """
-    wanted = _working_set(size, working_set)
+    wanted = working_set_of(size, working_set)
     step = machine.cache_line_size() if stride is None else parse_size(stride, "stride")
     if placement not in ("spread", "packed"):
         raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
+    if access not in ("load", "store"):
+        raise ValueError(f"access={access!r} must be 'load' or 'store'")
     _check_stride(step, wanted)
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
     nodes = wanted // step
-    parameters = node_parameters(nodes, step, placement, common.seed)
-    with _on_region(size, wanted, pages, strict) as region:
-        point = _Point(region, wanted, common)
-        with point.prepared(("chase", 0, wanted, parameters)) as session:
+    check_whole("chains", chains, 1, min(CHAINS_MOST, nodes), f"one to {CHAINS_MOST}, on {nodes} nodes")
+    window = _window_nodes(locality, step, wanted)
+    parameters = node_parameters(
+        nodes, step, placement, common.seed, window=window, chains=chains, store=access == "store"
+    )
+    if placement == "packed":
+        used = packed_bytes(nodes, step)
+        memory = on_region(size, used, pages, strict)
+    else:
+        used = wanted
+        memory = _spread_region(size, wanted, nodes, step, pages, strict)
+    with memory as region:
+        point = Point(common, Place(region, "chase", used, parameters))
+        with point.prepared() as session:
             if verify:
-                with point.step("verify"):
-                    _verify(session)
-            (timed,), backing = point.time(session)
-        params = {"bytes": wanted, "stride": step, "placement": placement, "nodes": nodes}
-        return point.result("chase", timed, backing, params)
+                point.verify(session)
+            point.time(session)
+        how = {"locality": None if window is None else window * step, "chains": chains, "access": access}
+        params = {"bytes": wanted, "stride": step, "placement": placement, "nodes": nodes, **how}
+        return point.result("chase", params)
+
+
+def _window_nodes(locality: Size | None, stride: int, working_set: int) -> int | None:
+    """Nodes of a window of so many bytes."""
+    if locality is None:
+        return None
+    window = parse_size(locality, "locality")
+    if not 2 * stride <= window <= working_set or window % stride:
+        raise ValueError(
+            f"locality={locality!r} must be a multiple of the stride of {stride} bytes: from {2 * stride}, "
+            f"two nodes, to the working set of {working_set}"
+        )
+    return window // stride
 
 
 # --- translation -----------------------------------------------------------------------------------------
-
-
-def _packed_bytes(nodes: int) -> int:
-    return nodes * machine.cache_line_size()
-
-
-def bytes_needed(probe: str, size: int) -> int:
-    """Bytes of a region that a probe of a size needs."""
-    base = machine.base_page_size()
-    return size if probe != "translation" else round_up(size, base) + _packed_bytes(size // base)
 
 
 def translation(
@@ -340,6 +238,7 @@ def translation(
     pages: str | None = None,
     *,
     working_set: Size | None = None,
+    stride: Size | None = None,
     strict: bool = True,
     seed: int = 0,
     cpu: int | None = None,
@@ -349,19 +248,23 @@ def translation(
 ) -> Translation:
     """Nanoseconds that address translation adds to one dependent load, from timing alone.
 
-    Two chases over the same number of cache lines in the same order: *spread*, one node a base page, and
-    *packed*, side by side. Only the number of pages differs, so data-cache misses cancel in the difference.
-    Their slices are timed in turn.
+    Two chases over the same number of cache lines in the same order: *spread*, one node a base page (or a
+    `stride`), and *packed*, side by side. Only the number of pages differs, so data-cache misses cancel in
+    the difference. Their slices are timed in turn.
 
     Parameters
     ----------
     size : int, str or Region
-        Bytes that the spread nodes span: ``size // base page`` nodes, at least two. The packed lines lie
+        Bytes that the spread nodes span: ``size // stride`` nodes, at least two. The packed lines lie
         beside them on the same policy, so a given `Region` has to hold both.
     pages, strict, seed, cpu, precision, max_seconds, counters
         As for `chase`; the time is for both.
     working_set : int or str, optional
         Bytes that the spread nodes span in a given Region.
+    stride : int or str, optional
+        Bytes from one spread node to the next, a multiple of the base page, which is the default. The further
+        apart they are, the more upper levels of the page table each walk needs: as many nodes at ``"2MiB"``
+        or ``"1GiB"`` show what these cost. On base pages only the pages that hold a node are touched.
 
     Returns
     -------
@@ -387,32 +290,54 @@ def translation(
     >>> t.spread.params["nodes"] == t.packed.params["nodes"]
     True
     """
-    span = _working_set(size, working_set)
+    span = working_set_of(size, working_set)
     base = machine.base_page_size()
-    nodes = span // base
+    step = base if stride is None else parse_size(stride, "stride")
+    if step % base:
+        raise ValueError(f"stride={stride!r} must be a multiple of the base page, {format_size(base)}")
+    nodes = span // step
     if nodes < 2:
+        what = "base pages" if step == base else "cells"
         raise ValueError(
-            f"size={format_size(span)} holds {nodes} base pages of {format_size(base)}: translation compares "
-            f"one node a page, so it needs at least two, {format_size(2 * base)}"
+            f"size={format_size(span)} holds {nodes} {what} of {format_size(step)}: translation compares "
+            f"one node in each, so it needs at least two, {format_size(2 * step)}"
         )
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
-    needed = bytes_needed("translation", span)
-    _check_holds_both(size, span, needed)
-    # The bytes, and where they begin: the packed lines lie beside the spread nodes.
-    places = {"spread": (span, 0), "packed": (_packed_bytes(nodes), round_up(span, base))}
-    parts = [
-        ("chase", begin, used, node_parameters(nodes, base, placement, common.seed))
-        for placement, (used, begin) in places.items()
-    ]
-    with _on_region(size, needed, pages, strict) as region:
-        point = _Point(region, needed, common)
-        with point.prepared(*parts) as session:
-            timed, backing = point.time(session)
+    parameters = {
+        placement: node_parameters(nodes, step, placement, common.seed) for placement in ("spread", "packed")
+    }
+    used = {"spread": span, "packed": packed_bytes(nodes, step)}
+    with contextlib.ExitStack() as stack:
+        if not isinstance(size, Region) and leaves_pages_out("translation", pages, step):
+            spread = stack.enter_context(_spread_region(size, span, nodes, step, pages, strict))
+            packed, beside, proved = stack.enter_context(Region(used["packed"], strict=strict)), 0, None
+        else:
+            needed = bytes_needed("translation", span, step)
+            _check_holds_both(size, span, needed)
+            spread = stack.enter_context(on_region(size, needed, pages, strict))
+            packed, beside, proved = spread, round_up(span, base), needed
+        point = Point(
+            common,
+            Place(spread, "chase", span, parameters["spread"], proved=proved),
+            Place(packed, "chase", used["packed"], parameters["packed"], offset=beside, proved=proved),
+        )
+        with point.prepared() as session:
+            point.time(session)
         runs = {}
-        for (placement, (used, _)), run in zip(places.items(), timed, strict=True):
-            params = {"bytes": used, "stride": base, "placement": placement, "nodes": nodes}
-            runs[placement] = point.result("chase", run, backing, params)
+        how = {"locality": None, "chains": 1, "access": "load"}
+        for number, placement in enumerate(("spread", "packed")):
+            params = {"bytes": used[placement], "stride": step, "placement": placement, "nodes": nodes, **how}
+            runs[placement] = point.result("chase", params, number)
         return Translation(**runs)
+
+
+def bytes_needed(probe: str, size: int, stride: int | None = None) -> int:
+    """Bytes of a region that a probe of a size needs."""
+    base = machine.base_page_size()
+    if probe != "translation":
+        return size
+    step = base if stride is None else stride
+    return round_up(size, base) + packed_bytes(size // step, step)
 
 
 def _check_holds_both(size: Size | Region, span: int, needed: int) -> None:
@@ -422,6 +347,8 @@ def _check_holds_both(size: Size | Region, span: int, needed: int) -> None:
             f"Region has {format_size(size.mapped_bytes)}: map more, or give a smaller working_set"
         )
 
+
+# --- all of them -----------------------------------------------------------------------------------------
 
 Probe = Callable[..., Measurement]
 PROBES: dict[str, Probe] = {"chase": chase}

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from . import machine, pages, probes
+from . import machine, pages, points, probes
 from .measurement import (
     Get,
     Measurement,
@@ -36,7 +36,7 @@ from .measurement import (
     replacing,
 )
 from .pages import Region, find_policy
-from .units import Size, format_size, parse_size
+from .units import Count, Size, format_count, format_size, parse_count, parse_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 REFUSALS = (ValueError, OSError, MemoryError, RuntimeError, BufferError)
 # Parameters that take a sequence themselves, so that one is not an axis.
 SEQUENCES = frozenset({"counters"})
-SIZE_AXES = frozenset({"size", "working_set", "stride", "record_size"})
+SIZE_AXES = frozenset({"size", "working_set", "stride", "locality", "record_size"})
+COUNT_AXES = frozenset({"records", "sessions", "accesses", "passes"})
 # Steps of the set-up that all points on a region share, and the one that is none.
 REGION_STEPS = ("map", "populate", "collapse", "first_pass", "second_pass")
 TIMED_STEP = "measure"
@@ -80,15 +81,46 @@ def sizes(first: Size, last: Size, per_octave: int = 4) -> list[int]:
     [16384, 23168, 32768, 46336, 65536]
     """
     low, high = parse_size(first, "first"), parse_size(last, "last")
+    line = machine.cache_line_size()
+    between = _evenly(low, high, per_octave, f"last={last!r} is smaller than first={first!r}")
+    rounded = {round(size / line) * line if size >= line else round(size) for size in between}
+    return sorted({low, high} | {size for size in rounded if low < size < high})
+
+
+def counts(first: Count, last: Count, per_octave: int = 1) -> list[int]:
+    """Counts, of records or sessions, from `first` to `last`, evenly spaced on a log axis.
+
+    Parameters
+    ----------
+    first, last : int or str
+        Both are in the list; K, M and G mean powers of 1000.
+    per_octave : int
+        How many a doubling.
+
+    Returns
+    -------
+    list of int
+        Ascending.
+
+    Examples
+    --------
+    >>> counts("1K", "10K")
+    [1000, 2000, 4000, 8000, 10000]
+    """
+    low, high = parse_count(first, "first"), parse_count(last, "last")
+    between = _evenly(low, high, per_octave, f"last={last!r} is smaller than first={first!r}")
+    rounded = {round(count) for count in between}
+    return sorted({low, high} | {count for count in rounded if low < count < high})
+
+
+def _evenly(low: int, high: int, per_octave: int, backwards: str) -> Iterator[float]:
+    """Steps from `low` to `high` at most, by equal factors; `backwards` is what to say if there is no way."""
     if high < low:
-        raise ValueError(f"last={last!r} is smaller than first={first!r}")
+        raise ValueError(backwards)
     if isinstance(per_octave, bool) or not isinstance(per_octave, int) or not 1 <= per_octave <= 1000:
         raise ValueError(f"per_octave={per_octave!r} must be a whole number from 1 to 1000")
     steps = math.floor(math.log2(high / low) * per_octave + 1e-9)
-    line = machine.cache_line_size()
-    between = (low * 2 ** (step / per_octave) for step in range(steps + 1))
-    rounded = {round(size / line) * line if size >= line else round(size) for size in between}
-    return sorted({low, high} | {size for size in rounded if low < size < high})
+    return (low * 2 ** (step / per_octave) for step in range(steps + 1))
 
 
 # --- points ----------------------------------------------------------------------------------------------
@@ -180,7 +212,16 @@ def figures(point: Point) -> dict[str, Any]:
         known["mean_ns"] -= packed.mean
     if point.interval:
         known["interval_low_ns"], known["interval_high_ns"] = point.interval
-    return known
+    return known | dict(_flat(run.counts))
+
+
+def _flat(counted: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, int | float]]:
+    """Each number that was counted, by its name; of several by theirs too."""
+    for name, value in counted.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name} ")
+        elif isinstance(value, int | float):
+            yield before + name, value
 
 
 def own_setup(run: Measurement) -> float:
@@ -216,9 +257,10 @@ def _column(values: Sequence[Any]) -> npt.NDArray[Any]:
 
 
 def point_columns(points: Sequence[Point | None]) -> dict[str, list[Any]]:
-    """The columns of `figures`; absent points have none."""
+    """The columns of `figures`, with what was counted; absent points have none."""
     found = [{} if point is None else figures(point) for point in points]
-    numbers = {name: [one.get(name) for one in found] for name in NUMBERS}
+    counted = dict.fromkeys(name for one in found for name in one if name not in (*NUMBERS, *TEXTS))
+    numbers = {name: [one.get(name) for one in found] for name in (*NUMBERS, *counted)}
     as_floats = {
         name: [math.nan if value is None else float(value) for value in column]
         for name, column in numbers.items()
@@ -312,8 +354,8 @@ class Sweep(Table):
             A column an axis, then float64 ``low_ns`` (for a translation: the cost), ``interval_low_ns``,
             ``interval_high_ns``, ``median_ns``, ``mean_ns``, ``page_size`` (bytes, if it is one),
             ``slices``, ``accesses_per_slice``, ``disturbed_share``, ``core_ghz``, ``setup_seconds`` (without
-            the mapping, which points share), then ``proof`` and ``reason`` (why a point was refused). What
-            is missing is NaN.
+            the mapping, which points share), what the probe counted, then ``proof`` and ``reason`` (why a
+            point was refused). What is missing is NaN.
         """
         rows = list(self)
         axes = {name: [values[name] for values, _ in rows] for name in self.axes}
@@ -327,7 +369,8 @@ class Sweep(Table):
         shape = tuple(len(values) for values in self.axes.values())
         every = [self.points.get(key) for key in itertools.product(*self.axes.values())]
         columns = point_columns(every)
-        grids = {name: (tuple(self.axes), np.reshape(columns[name], shape)) for name in NUMBERS}
+        numbers = (name for name in columns if name not in TEXTS)
+        grids = {name: (tuple(self.axes), np.reshape(columns[name], shape)) for name in numbers}
         return xr.Dataset(grids, coords=dict(self.axes))
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -394,7 +437,11 @@ def complaints(*sweeps: Sweep) -> Counter[tuple[str, str]]:
 
 def axis_text(name: str, value: Any) -> str:
     """A value of an axis, for people."""
-    return format_size(value) if name in SIZE_AXES and isinstance(value, int) else str(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return str(value)
+    return (
+        format_size(value) if name in SIZE_AXES else format_count(value) if name in COUNT_AXES else str(value)
+    )
 
 
 def _runs(parts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -480,8 +527,8 @@ def _split_axes(
 def check_common(fixed: Mapping[str, Any]) -> None:
     """What is wrong at every point is wrong usage: an error before anything is mapped."""
     known = inspect.signature(probes.chase).parameters
-    names = [one.name for one in fields(probes.Common)]
-    probes.Common(**{name: fixed.get(name, known[name].default) for name in names})
+    names = [one.name for one in fields(points.Common)]
+    points.Common(**{name: fixed.get(name, known[name].default) for name in names})
 
 
 def is_axis(value: Any) -> bool:
@@ -492,8 +539,15 @@ def is_axis(value: Any) -> bool:
 
 def _fixed(name: str, value: Any) -> Any:
     plain = value.item() if isinstance(value, np.generic | np.ndarray) else value
-    sized = name in SIZE_AXES and plain is not None and not isinstance(plain, Region)
-    return parse_size(plain, name) if sized else plain
+    if plain is None or isinstance(plain, Region):
+        return plain
+    return (
+        parse_size(plain, name)
+        if name in SIZE_AXES
+        else parse_count(plain, name, name)
+        if name in COUNT_AXES
+        else plain
+    )
 
 
 def _axis(name: str, values: Iterable[Any]) -> list[Any]:
@@ -530,12 +584,15 @@ class Asked:
         if own or "working_set" not in inspect.signature(self.probe).parameters:
             return None
         name = self.arguments.get("pages")
-        return Memory("base" if name is None else name, self.arguments.get("strict", True))
+        pages = "base" if name is None else name
+        if probes.leaves_pages_out(self.probe.__name__, pages, self.arguments.get("stride")):
+            return None
+        return Memory(pages, self.arguments.get("strict", True))
 
     @property
     def needed(self) -> int:
         """Bytes of a region."""
-        return probes.bytes_needed(self.probe.__name__, self.arguments["size"])
+        return probes.bytes_needed(self.probe.__name__, self.arguments["size"], self.arguments.get("stride"))
 
     def measure(self, region: Region | None) -> Point:
         """Measure it, on a shared region if there is one."""

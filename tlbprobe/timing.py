@@ -164,6 +164,47 @@ def measure(
     return rounds.timed(accesses), tuple(warnings)
 
 
+def measure_fixed(session: _core.Session, accesses: int) -> tuple[list[Timed], tuple[str, ...]]:
+    """Time so many accesses, in as many slices of equal length as are long enough.
+
+    Where that does not come out even, the fewer than one a slice that are left over are done untimed.
+
+    Parameters
+    ----------
+    session : _core.Session
+        Of one part. The thread is pinned already.
+    accesses : int
+        How many.
+
+    Returns
+    -------
+    list of Timed
+        One.
+    tuple of str
+        Warnings.
+    """
+    rate = tick_rate()
+    start = Moment.now()
+    (per_access,) = _pilot(session)
+    slices = even_slices(accesses, max(1, round(shortest_slice_ns() / per_access)))
+    length, left_over = divmod(accesses, slices)
+    batches = [min(MOST_SLICES, slices - done) for done in range(0, slices, MOST_SLICES)]
+    rounds = Rounds(session.measure((length,), batches[0]))
+    for batch in batches[1:]:
+        rounds.add(session.measure((length,), batch))
+    if left_over:
+        session.measure((left_over,), 1)
+    complaint = clock_complaint(start, Moment.now(), rate)
+    return rounds.timed((length,)), (complaint,) if complaint else ()
+
+
+def even_slices(accesses: int, length: int) -> int:
+    """How many slices of at least some length: a divisor of the accesses where there is one near."""
+    most = max(1, accesses // length)
+    divisors = (count for count in range(most, most // 2, -1) if accesses % count == 0)
+    return next(divisors, most)
+
+
 class Rounds:
     """What the session's `measure` returned, batch after batch."""
 

@@ -17,7 +17,12 @@ SIZE = re.compile(
     r"\s*([+-]?\d{1,100}(?:\.\d{0,100})?)\s*(?:([KMGT])(iB|B)?|B)?\s*", re.ASCII | re.IGNORECASE
 )
 
+# A count: K, M, G and T mean powers of 1000 in it.
+COUNT = re.compile(r"\s*([+-]?\d{1,100}(?:\.\d{0,100})?)\s*([KMGT]?)\s*", re.ASCII | re.IGNORECASE)
+POWERS_OF_1000 = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
 Size = int | str
+Count = int | str
 
 
 def parse_size(size: SupportsIndex | str, name: str = "size") -> int:
@@ -43,8 +48,54 @@ def parse_size(size: SupportsIndex | str, name: str = "size") -> int:
     return number
 
 
-def _integer(size: object, name: str) -> int:
-    wrong = f"{name}={_shown(size)} must be a whole number of bytes or a string such as '64KiB'"
+def parse_count(count: SupportsIndex | str, name: str, unit: str = "") -> int:
+    """Whole number of things such as ``1000``, ``"400M"`` or ``"1.5K"``, with powers of 1000.
+
+    Parameters
+    ----------
+    count : int or str
+        From 1 to 2**62.
+    name : str
+        The parameter that an error names.
+    unit : str
+        What is counted, for errors.
+
+    Raises
+    ------
+    TypeError
+        If it is neither an integer nor a string.
+    ValueError
+        If it cannot be parsed, is no whole number, or out of range.
+    """
+    if isinstance(count, str):
+        match = COUNT.fullmatch(count)
+        if not match:
+            raise ValueError(f"{name}={_shown(count)} is no count: write a whole number, '200K' or '400M'")
+        whole, _, fraction = match[1].partition(".")
+        number, rest = divmod(
+            int(whole + fraction) * POWERS_OF_1000[match[2].upper()], int(10 ** len(fraction))
+        )
+        if rest:
+            raise ValueError(f"{name}={_shown(count)} is not a whole number of {unit or 'things'}")
+    else:
+        number = _integer(count, name, "a whole number or a string such as '200K'")
+    if not 1 <= number <= LARGEST:
+        raise ValueError(f"{name}={_shown(count)} is out of range: from 1 to 2**62 {unit}".rstrip())
+    return number
+
+
+def format_count(count: int) -> str:
+    """Shortest exact text of a count: ``"400 M"``, ``"1.5 K"``, ``"77"``."""
+    for prefix, power in reversed(POWERS_OF_1000.items()):
+        if prefix and count >= power and count % (power // 100) == 0:
+            return f"{_hundredths(count * 100 // power)} {prefix}"
+    return str(count)
+
+
+def _integer(
+    size: object, name: str, what: str = "a whole number of bytes or a string such as '64KiB'"
+) -> int:
+    wrong = f"{name}={_shown(size)} must be {what}"
     if isinstance(size, bool) or not isinstance(size, SupportsIndex):
         raise TypeError(wrong)
     try:
@@ -87,9 +138,14 @@ def format_size(size: int) -> str:
         if size >= 1 << power and power:
             hundredths, rest = divmod(size * 100, 1 << power)
             if rest == 0:
-                whole, part = divmod(hundredths, 100)
-                return f"{whole}.{part:02}".rstrip("0").rstrip(".") + f" {prefix}iB"
+                return f"{_hundredths(hundredths)} {prefix}iB"
     return f"{size} B"
+
+
+def _hundredths(number: int) -> str:
+    """A number of hundredths as a decimal without trailing zeros."""
+    whole, part = divmod(number, 100)
+    return f"{whole}.{part:02}".rstrip("0").rstrip(".")
 
 
 def short_size(size: int) -> str:

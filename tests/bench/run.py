@@ -23,6 +23,7 @@ import numpy as np
 
 import tlbprobe as tp
 from tlbprobe import _core, machine
+from tlbprobe.probes import node_parameters
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
@@ -51,7 +52,7 @@ def loop() -> Iterator[Row]:
     compare = compiled()
     size, accesses = 16 << 10, 90000
     line = machine.cache_line_size()
-    parameters = {"nodes": size // line, "spacing": line, "lines": 1, "line": line, "seed": 0}
+    parameters = node_parameters(size // line, line, "spread", 0)
     ours: list[float] = []
     theirs: list[float] = []
     with tp.Region(size) as region, _core.Session([(region, "chase", 0, size, parameters)]) as session:
@@ -96,12 +97,11 @@ def load() -> Iterator[Row]:
 def cycle() -> Iterator[Row]:
     """Building a random cycle over 1 GiB, against in-place Sattolo on the same memory."""
     compare = compiled()
-    line = machine.cache_line_size()
     for pages in ("base", "thp"):
         with tp.Region(GIB, pages) as region:
             for spacing in (64, 8):
                 count = GIB // spacing
-                parameters = {"nodes": count, "spacing": spacing, "lines": 1, "line": line, "seed": 1}
+                parameters = node_parameters(count, spacing, "spread", 1)
                 ours, theirs = [], []
                 for _ in range(3 if spacing > 8 else 2):
                     start = time.perf_counter()
@@ -154,7 +154,7 @@ def length() -> Iterator[Row]:
             chosen = tp.chase(region)
             line = machine.cache_line_size()
             nodes = region.size // line
-            parameters = {"nodes": nodes, "spacing": line, "lines": 1, "line": line, "seed": 0}
+            parameters = node_parameters(nodes, line, "spread", 0)
             lows: dict[int, list[float]] = {}
             accesses = [max(1, int(chosen.accesses_per_slice * factor)) for factor in (0.5, 1, 2)]
             with _core.Session([(region, "chase", 0, region.size, parameters)]) as session:
