@@ -14,6 +14,15 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 # What a test run uses in place of the parameters of each notebook.
 QUICK = {
     "01-what-huge-pages-buy": {"size": "4MiB", "max_seconds": 0.05, "region_size": "4MiB"},
+    "02-what-a-tlb-miss-costs": {
+        "size": "4MiB",
+        "passes": 2,
+        "span": "4MiB",
+        "accesses": "100K",
+        "largest": "1MiB",
+        "nodes": 64,
+        "max_seconds": 0.05,
+    },
 }
 
 

@@ -19,7 +19,7 @@ from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
-from .probes import PROBES, chase, translation
+from .probes import PROBES, chase, stride, translation
 from .sweeps import Refusal, Sweep, counts, sizes, sweep
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "page_policies",
     "program_mappings",
     "sizes",
+    "stride",
     "sweep",
     "translation",
 ]

@@ -170,6 +170,8 @@ def _add_parameters(
         else:
             option = "--" + name.replace("_", "-")
             reading = _reading(kinds[name], several)
+            if name in sweeps.COUNT_AXES:
+                reading["metavar"] = "COUNT"
             parser.add_argument(option, default=default, help=helps[name] + shown, **reading)
 
 

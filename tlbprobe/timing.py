@@ -25,6 +25,8 @@ CLOCK_TOLERANCE = 1e-3  # relative, between two clocks: slewing bends one by at 
 LEAST_SLICES = 4  # of a measurement that has no time for more
 MOST_SLICES = 1 << 20  # of one batch: some 50 MB for each run
 LEAST_CHECK_NS = 5e6  # between two moments of which the clocks are compared
+PILOTS = 5  # before fixed work, whose slices keep their length: the least disturbed one counts
+DIVISORS_TRIED = 10_000  # of a number of accesses, for slices that come out even
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ def measure(
 def measure_fixed(session: _core.Session, accesses: int) -> tuple[list[Timed], tuple[str, ...]]:
     """Time so many accesses, in as many slices of equal length as are long enough.
 
-    Where that does not come out even, the fewer than one a slice that are left over are done untimed.
+    Where that does not come out even, the fewer than one a slice that are left over are done untimed. So are
+    those before the first slice: a lap, as in `measure`, and what tells the length of a slice.
 
     Parameters
     ----------
@@ -185,7 +188,8 @@ def measure_fixed(session: _core.Session, accesses: int) -> tuple[list[Timed], t
     """
     rate = tick_rate()
     start = Moment.now()
-    (per_access,) = _pilot(session)
+    _lap(session, LAP_SECONDS)
+    per_access = min(_pilot(session)[0] for _ in range(PILOTS))
     slices = even_slices(accesses, max(1, round(shortest_slice_ns() / per_access)))
     length, left_over = divmod(accesses, slices)
     batches = [min(MOST_SLICES, slices - done) for done in range(0, slices, MOST_SLICES)]
@@ -195,14 +199,17 @@ def measure_fixed(session: _core.Session, accesses: int) -> tuple[list[Timed], t
     if left_over:
         session.measure((left_over,), 1)
     complaint = clock_complaint(start, Moment.now(), rate)
-    return rounds.timed((length,)), (complaint,) if complaint else ()
+    warnings = [complaint] if complaint else []
+    if length * per_access < SHORT * shortest_slice_ns():
+        warnings.append(f"{accesses} accesses are so few that reading the clock adds more than 0.1 % to them")
+    return rounds.timed((length,)), tuple(warnings)
 
 
 def even_slices(accesses: int, length: int) -> int:
     """How many slices of at least some length: a divisor of the accesses where there is one near."""
     most = max(1, accesses // length)
-    divisors = (count for count in range(most, most // 2, -1) if accesses % count == 0)
-    return next(divisors, most)
+    near = range(most, max(most // 2, most - DIVISORS_TRIED), -1)
+    return next((count for count in near if accesses % count == 0), most)
 
 
 class Rounds:

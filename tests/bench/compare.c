@@ -20,6 +20,49 @@ double hand_written_chase(void **node, uint64_t accesses)
     return node ? (end - start) / (double)accesses : 0;
 }
 
+/*
+ * Nanoseconds of one access at a stride over so many bytes, in two ways: as anyone would write it, and
+ * nested, so that nothing is compared but with the end. The stride divides the size, and the accesses are
+ * whole laps.
+ */
+#define STRIDE_LOOPS(name, ACCESS)                                                                     \
+    double hand_written_##name(unsigned char *byte, uint64_t size, uint64_t stride, uint64_t accesses) \
+    {                                                                                                  \
+        double const start = now_ns();                                                                 \
+        uint64_t sum = 0, at = 0;                                                                      \
+        for (uint64_t i = 0; i < accesses; i++) {                                                      \
+            ACCESS(byte + at);                                                                         \
+            at += stride;                                                                              \
+            if (at >= size)                                                                            \
+                at -= size;                                                                            \
+        }                                                                                              \
+        double const end = now_ns();                                                                   \
+        kept = sum;                                                                                    \
+        return (end - start) / (double)accesses;                                                       \
+    }                                                                                                  \
+    double nested_##name(unsigned char *byte, uint64_t size, uint64_t stride, uint64_t accesses)       \
+    {                                                                                                  \
+        uint64_t const laps = accesses / (size / stride);                                              \
+        double const start = now_ns();                                                                 \
+        uint64_t sum = 0;                                                                              \
+        for (uint64_t lap = 0; lap < laps; lap++)                                                      \
+            for (unsigned char volatile *at = byte; at != byte + size; at += stride)                   \
+                ACCESS(at);                                                                            \
+        double const end = now_ns();                                                                   \
+        kept = sum;                                                                                    \
+        return (end - start) / (double)accesses;                                                       \
+    }
+
+#define READ(at) sum += *(at)
+#define WRITE(at) *(at) = 1
+#define RMW(at) ++*(at)
+
+static uint64_t volatile kept; /* so that no sum is left out */
+
+STRIDE_LOOPS(read, READ)
+STRIDE_LOOPS(write, WRITE)
+STRIDE_LOOPS(rmw, RMW)
+
 /* Seconds of a single random cycle in place: S. Sattolo, Information Processing Letters 22 (1986). */
 double sattolo_in_place(char *base, uint64_t count, uint64_t spacing, uint64_t seed)
 {

@@ -23,7 +23,7 @@ import numpy as np
 
 import tlbprobe as tp
 from tlbprobe import _core, machine
-from tlbprobe.probes import node_parameters
+from tlbprobe.probes import STRIDE_ACCESSES, node_parameters
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
@@ -35,11 +35,12 @@ def compiled() -> ctypes.CDLL:
     """The code that we are compared with, compiled as we are."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "compare.so")
-        flags = ["-std=c11", "-O2", "-D_GNU_SOURCE", "-shared", "-fPIC", f"-I{CSRC}"]
+        flags = ["-std=c11", "-O2", "-falign-loops=32", "-D_GNU_SOURCE", "-shared", "-fPIC", f"-I{CSRC}"]
         subprocess.run([os.environ.get("CC", "gcc"), *flags, HERE / "compare.c", "-o", library], check=True)
         compare = ctypes.CDLL(str(library))
-    compare.hand_written_chase.restype = ctypes.c_double
-    compare.sattolo_in_place.restype = ctypes.c_double
+    strides = (f"{way}_{access}" for way in ("hand_written", "nested") for access in STRIDE_ACCESSES)
+    for name in ("hand_written_chase", "sattolo_in_place", *strides):
+        getattr(compare, name).restype = ctypes.c_double
     return compare
 
 
@@ -63,6 +64,27 @@ def loop() -> Iterator[Row]:
     ratio = low(ours) / low(theirs)
     text = f"{low(ours):.4f} / {low(theirs):.4f} ns = {ratio:.4f}"
     yield "L1 chase / hand-written loop", text, "0.99 to 1.01"
+
+
+def stride_loop() -> Iterator[Row]:
+    """L1-resident strides against two nested loops, in turn; beside them the loop that anyone would write."""
+    compare = compiled()
+    size, step, accesses = 16 << 10, 64, 1 << 18
+    for number, access in enumerate(STRIDE_ACCESSES):
+        parameters = {"stride": step, "access": number}
+        ours: list[float] = []
+        theirs: dict[str, list[float]] = {"nested": [], "hand_written": []}
+        with tp.Region(size) as region, _core.Session([(region, "stride", 0, size, parameters)]) as session:
+            arguments = (ctypes.c_void_p(region.address), *map(ctypes.c_uint64, (size, step, accesses)))
+            for _ in range(40):
+                ours.extend(session.measure((accesses,), 10)["ns"][0] / accesses)
+                for way, taken in theirs.items():
+                    taken.extend(getattr(compare, f"{way}_{access}")(*arguments) for _ in range(10))
+        nested, written = (low(taken) for taken in theirs.values())
+        text = (
+            f"{low(ours):.4f} / {nested:.4f} ns = {low(ours) / nested:.4f} (with a check each: {written:.4f})"
+        )
+        yield f"L1 stride, {access} / nested loop", text, "0.98 to 1.02"
 
 
 @contextlib.contextmanager
@@ -242,7 +264,20 @@ def facts() -> Iterator[Row]:
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     function.__name__: function
-    for function in (clock, imports, facts, loop, load, cycle, memory, length, point, curve, interrupts)
+    for function in (
+        clock,
+        imports,
+        facts,
+        loop,
+        stride_loop,
+        load,
+        cycle,
+        memory,
+        length,
+        point,
+        curve,
+        interrupts,
+    )
 }
 
 
