@@ -156,7 +156,7 @@ struct tlb_kernel {
     void (*release)(struct tlb_run *run);
 };
 
-#define TLB_KERNELS(X) X(chase) X(stride)
+#define TLB_KERNELS(X) X(chase) X(stride) X(objects)
 
 #define TLB_DECLARE(name) extern const struct tlb_kernel tlb_kernel_##name;
 TLB_KERNELS(TLB_DECLARE)

@@ -19,8 +19,17 @@ SIZE = 65536
 # Parameters that use SIZE bytes, and those that would leave them.
 LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}
 ALONE = {"window": SIZE // 64, "chains": 1, "store": 0}
-FIT = {"chase": {"nodes": SIZE // 64, **LINES, **ALONE}, "stride": {"stride": 4160, "access": 2}}
-LEAVE = {"chase": {"nodes": SIZE // 64 + 1, **LINES, **ALONE}, "stride": {"stride": SIZE + 1, "access": 2}}
+CHAIN = {"layout": 0, "write": 1, "seed": 1}
+FIT = {
+    "chase": {"nodes": SIZE // 64, **LINES, **ALONE},
+    "stride": {"stride": 4160, "access": 2},
+    "objects": {"sessions": SIZE // 4040, **CHAIN},
+}
+LEAVE = {
+    "chase": {"nodes": SIZE // 64 + 1, **LINES, **ALONE},
+    "stride": {"stride": SIZE + 1, "access": 2},
+    "objects": {"sessions": SIZE // 4040 + 1, **CHAIN},
+}
 FIRST = {"lookup": "1K", "objects": "1K"}  # what a probe is given first, where that is no size
 NOTHING_TO_VERIFY = {"stride"}
 

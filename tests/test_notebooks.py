@@ -23,6 +23,7 @@ QUICK = {
         "nodes": 64,
         "max_seconds": 0.05,
     },
+    "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
 }
 
 

@@ -19,7 +19,7 @@ from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
-from .probes import PROBES, chase, stride, translation
+from .probes import PROBES, chase, objects, stride, translation
 from .sweeps import Refusal, Sweep, counts, sizes, sweep
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "effective_page_size",
     "host",
     "load",
+    "objects",
     "page_needs",
     "page_policies",
     "program_mappings",

@@ -1,6 +1,7 @@
 /* What the kernels are compared with: the loop and the shuffle that anyone would write by hand. */
 #include "random.h"
 
+#include <stdbool.h>
 #include <time.h>
 
 static double now_ns(void)
@@ -19,6 +20,8 @@ double hand_written_chase(void **node, uint64_t accesses)
     double const end = now_ns();
     return node ? (end - start) / (double)accesses : 0;
 }
+
+static uint64_t volatile kept; /* so that no sum is left out */
 
 /*
  * Nanoseconds of one access at a stride over so many bytes, in two ways: as anyone would write it, and
@@ -57,11 +60,54 @@ double hand_written_chase(void **node, uint64_t accesses)
 #define WRITE(at) *(at) = 1
 #define RMW(at) ++*(at)
 
-static uint64_t volatile kept; /* so that no sum is left out */
-
 STRIDE_LOOPS(read, READ)
 STRIDE_LOOPS(write, WRITE)
 STRIDE_LOOPS(rmw, RMW)
+
+struct hot_line {
+    struct hot_line *next;
+    uint64_t session, cold, packets, bytes, unused[3];
+};
+
+/* Nanoseconds of one request, each through five objects of a random session to its statistics; the counter
+ * goes on where the last call ended. */
+static inline double requests(struct hot_line **directory, uint64_t sessions, uint64_t *counter,
+                              uint64_t requests, bool write)
+{
+    uint64_t next = *counter, read = 0, found = 0;
+    double const start = now_ns();
+    for (uint64_t i = 0; i < requests; i++) {
+        uint64_t word = next += UINT64_C(0x9e3779b97f4a7c15);
+        word = (word ^ (word >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+        word = (word ^ (word >> 27)) * UINT64_C(0x94d049bb133111eb);
+        word ^= word >> 31;
+        uint64_t const session = (uint64_t)((tlb_u128)word * sessions >> 64);
+        struct hot_line *object = directory[session];
+        for (int hop = 0; hop < 4; hop++)
+            object = object->next;
+        if (write) {
+            object->packets++;
+            object->bytes += 64 + word % 1024;
+        } else {
+            read += object->packets + object->bytes;
+        }
+        found += object->session == session;
+    }
+    double const end = now_ns();
+    kept = read;
+    *counter = next;
+    return found == requests ? (end - start) / (double)requests : 0;
+}
+
+double hand_written_reads(struct hot_line **directory, uint64_t sessions, uint64_t *counter, uint64_t count)
+{
+    return requests(directory, sessions, counter, count, false);
+}
+
+double hand_written_writes(struct hot_line **directory, uint64_t sessions, uint64_t *counter, uint64_t count)
+{
+    return requests(directory, sessions, counter, count, true);
+}
 
 /* Seconds of a single random cycle in place: S. Sattolo, Information Processing Letters 22 (1986). */
 double sattolo_in_place(char *base, uint64_t count, uint64_t spacing, uint64_t seed)

@@ -23,7 +23,7 @@ import numpy as np
 
 import tlbprobe as tp
 from tlbprobe import _core, machine
-from tlbprobe.probes import STRIDE_ACCESSES, node_parameters
+from tlbprobe.probes import OBJECT_LAYOUTS, STRIDE_ACCESSES, node_parameters, object_bytes
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
@@ -41,6 +41,8 @@ def compiled() -> ctypes.CDLL:
     strides = (f"{way}_{access}" for way in ("hand_written", "nested") for access in STRIDE_ACCESSES)
     for name in ("hand_written_chase", "sattolo_in_place", *strides):
         getattr(compare, name).restype = ctypes.c_double
+    compare.hand_written_reads.restype = ctypes.c_double
+    compare.hand_written_writes.restype = ctypes.c_double
     return compare
 
 
@@ -85,6 +87,29 @@ def stride_loop() -> Iterator[Row]:
             f"{low(ours):.4f} / {nested:.4f} ns = {low(ours) / nested:.4f} (with a check each: {written:.4f})"
         )
         yield f"L1 stride, {access} / nested loop", text, "0.98 to 1.02"
+
+
+def objects_loop() -> Iterator[Row]:
+    """Requests through chains of objects against the loop that anyone would write, on the same memory."""
+    compare = compiled()
+    for sessions, accesses in ((100, 40000), (20000, 10000)):
+        for name, write in (("reading", 0), ("writing", 1)):
+            size = object_bytes(sessions)
+            layout = OBJECT_LAYOUTS.index("scattered")
+            parameters = {"sessions": sessions, "layout": layout, "write": write, "seed": 0}
+            by_hand = compare.hand_written_writes if write else compare.hand_written_reads
+            counter = ctypes.c_uint64(1)
+            numbers = (ctypes.c_uint64(sessions), ctypes.byref(counter), ctypes.c_uint64(accesses))
+            ours: list[float] = []
+            theirs: list[float] = []
+            part = ("objects", 0, size, parameters)
+            with tp.Region(size) as region, _core.Session([(region, *part)]) as session:
+                for _ in range(400):
+                    ours.extend(session.measure((accesses,), 1)["ns"][0] / accesses)
+                    theirs.append(by_hand(ctypes.c_void_p(region.address), *numbers))
+            ratio = low(ours) / low(theirs)
+            text = f"{low(ours):.4f} / {low(theirs):.4f} ns = {ratio:.4f}"
+            yield f"objects / hand-written loop, {sessions}, {name}", text, "0.98 to 1.02"
 
 
 @contextlib.contextmanager
@@ -270,6 +295,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         facts,
         loop,
         stride_loop,
+        objects_loop,
         load,
         cycle,
         memory,
