@@ -22,6 +22,7 @@
  *       (context manager)
  *   def kernels() -> {name: parameter names}
  *   def clock_moment(), clock_calibrate(), cpu(), cpuid(leaf, subleaf)
+ *   JUMP_REACH, WITNESS_ADDS: int
  *
  * A mapping is used by one session at a time, from the first node written to the last one read: the GIL is
  * released meanwhile, and between two calls other threads and signal handlers run, so a flag keeps them out.
@@ -31,6 +32,7 @@
 
 #include <numpy/arrayobject.h>
 
+#include "code.h"
 #include "tlbprobe.h"
 
 #include <errno.h>
@@ -1044,6 +1046,9 @@ static int core_exec(PyObject *module)
         return -1;
     state->session_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &Session_spec, NULL);
     if (!state->session_type || PyModule_AddType(module, state->session_type) < 0)
+        return -1;
+    const struct tlb_code *const code = tlb_code_here();
+    if (PyModule_AddIntConstant(module, "JUMP_REACH", code ? (long)code->reach : 0) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "WITNESS_ADDS", TLB_WITNESS_ADDS);
 }

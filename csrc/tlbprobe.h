@@ -5,6 +5,7 @@
  *   cycle.c     random single cycles over sets of node addresses
  *   measure.c   the only clock, the only slice loop, the core-clock witness
  *   machine.c   what only this instruction set knows: tick counter, CPUID
+ *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
  *   _core.c     the bridge: the only file that knows Python and NumPy
  *
@@ -156,7 +157,7 @@ struct tlb_kernel {
     void (*release)(struct tlb_run *run);
 };
 
-#define TLB_KERNELS(X) X(chase) X(stride) X(objects)
+#define TLB_KERNELS(X) X(chase) X(stride) X(objects) X(jump)
 
 #define TLB_DECLARE(name) extern const struct tlb_kernel tlb_kernel_##name;
 TLB_KERNELS(TLB_DECLARE)

@@ -24,11 +24,13 @@ FIT = {
     "chase": {"nodes": SIZE // 64, **LINES, **ALONE},
     "stride": {"stride": 4160, "access": 2},
     "objects": {"sessions": SIZE // 4040, **CHAIN},
+    "jump": {"nodes": SIZE // 64, **LINES},
 }
 LEAVE = {
     "chase": {"nodes": SIZE // 64 + 1, **LINES, **ALONE},
     "stride": {"stride": SIZE + 1, "access": 2},
     "objects": {"sessions": SIZE // 4040 + 1, **CHAIN},
+    "jump": {"nodes": SIZE // 64 + 1, **LINES},
 }
 FIRST = {"lookup": "1K", "objects": "1K"}  # what a probe is given first, where that is no size
 NOTHING_TO_VERIFY = {"stride"}

@@ -24,6 +24,13 @@ QUICK = {
         "max_seconds": 0.05,
     },
     "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
+    "05-how-to-measure-it-wrong": {
+        "most_pages": 128,
+        "per_octave": 1,
+        "accesses": 20_000,
+        "max_seconds": 0.02,
+        "array_size": 8 << 20,
+    },
 }
 
 

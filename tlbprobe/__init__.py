@@ -19,7 +19,7 @@ from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
-from .probes import PROBES, chase, objects, stride, translation
+from .probes import PROBES, chase, jump, objects, stride, translation
 from .sweeps import Refusal, Sweep, counts, sizes, sweep
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "curve",
     "effective_page_size",
     "host",
+    "jump",
     "load",
     "objects",
     "page_needs",

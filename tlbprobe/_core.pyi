@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, disjoint_base  # for type checkers alone: nothing imports a stub
 
+JUMP_REACH: Final[int]
 WITNESS_ADDS: Final[int]
 
 @disjoint_base

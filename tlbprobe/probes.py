@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from . import machine
+from . import _core, machine
 from .measurement import Measurement, Translation
 from .pages import Region, SparseRegion, find_policy, round_up
 from .points import Common, Place, Point, check_flag, check_whole, on_region, working_set_of
@@ -17,9 +17,22 @@ from .units import LARGEST, Count, Size, format_size, parse_count, parse_size
 
 POINTER = 8  # bytes of a node
 CHAINS_MOST = 16
+CELL = 64  # bytes of the least stride of jumps, whose cells of code are half as long
 
 
 # --- nodes -----------------------------------------------------------------------------------------------
+
+
+def node_places(nodes: int, stride: int, placement: str) -> dict[str, int]:
+    """Where nodes are: one a cell of `stride` bytes, or as many lines side by side."""
+    line, page = machine.cache_line_size(), machine.base_page_size()
+    if placement == "packed":
+        where = {"spacing": min(stride, line), "pages": 1, "lines": 1}
+    elif stride > page and stride % page == 0:
+        where = {"spacing": stride, "pages": stride // page, "lines": page // line}
+    else:
+        where = {"spacing": stride, "pages": 1, "lines": max(1, stride // line)}
+    return {"nodes": nodes, "line": line, **where}
 
 
 def node_parameters(
@@ -32,20 +45,9 @@ def node_parameters(
     chains: int = 1,
     store: bool = False,
 ) -> dict[str, int]:
-    """Where the nodes of a chase are, and how they are linked.
-
-    One a cell of `stride` bytes, or as many lines side by side; all in one order, or window by window of so
-    many nodes; in one chain or in several.
-    """
-    line, page = machine.cache_line_size(), machine.base_page_size()
-    if placement == "packed":
-        where = {"spacing": min(stride, line), "pages": 1, "lines": 1}
-    elif stride > page and stride % page == 0:
-        where = {"spacing": stride, "pages": stride // page, "lines": page // line}
-    else:
-        where = {"spacing": stride, "pages": 1, "lines": max(1, stride // line)}
+    """Where the nodes of a chase are, and in which order and chains they are linked."""
     how = {"seed": seed, "window": nodes if window is None else window, "chains": chains, "store": int(store)}
-    return {"nodes": nodes, "line": line, **where, **how}
+    return {**node_places(nodes, stride, placement), **how}
 
 
 def packed_bytes(nodes: int, stride: int) -> int:
@@ -654,7 +656,138 @@ def _places(
     return np.stack(rows)
 
 
+# --- jump ------------------------------------------------------------------------------------------------
+
+
+def jump(
+    size: Size,
+    pages: str | None = None,
+    *,
+    stride: Size | None = None,
+    placement: Literal["spread", "packed"] = "spread",
+    strict: bool = True,
+    seed: int = 0,
+    cpu: int | None = None,
+    precision: float = 0.01,
+    max_seconds: float = 5.0,
+    counters: Sequence[str] = (),
+    verify: bool = False,
+) -> Measurement:
+    """Time of one direct jump to another code page, in nanoseconds, on a random cycle of cells of code.
+
+    What a load is to the data TLB, a jump is to the instruction TLB. Each cell of machine code counts the
+    access and jumps to the next cell; with the same seed the order of the cells is that of the nodes of a
+    `chase`. The code is written into memory of its own, which is made executable afterwards: at no time can
+    it be written and executed.
+
+    Parameters
+    ----------
+    size : int or str
+        Bytes that the cells span. The memory is always mapped for this measurement: a Region is refused.
+    pages : str, optional
+        Page policy, see `page_policies`; ``"base"`` by default.
+    stride : int or str, optional
+        Bytes from one cell of code to the next: a multiple of a cache line, and at least 64. The base page by
+        default, which makes it one cell a page. ``size // stride`` cells.
+    placement : {"spread", "packed"}
+        Each cell of code on a line that varies from page to page; or all side by side, one a line, in the
+        same order: as many jumps through the same number of lines, on the fewest pages.
+    strict, seed, cpu, precision, max_seconds, counters
+        As for `chase`.
+    verify : bool
+        Whether to read all the code first and count its cells, and to run it once around.
+
+    Returns
+    -------
+    Measurement
+        ``ns`` float64 (slices,), nanoseconds per jump.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong, or the cells would be further apart than a direct jump reaches: before
+        anything is mapped.
+    OSError
+        If executable memory is forbidden to this process.
+    MemoryError, BackingError
+        As for `chase`.
+
+    Notes
+    -----
+    One access is one taken direct jump to a cell of another code page: three instructions, a count, a branch
+    that is not taken, and the jump. Isolates, where spread is compared with packed: translation on the
+    instruction side. Confounded by: the branch target buffer, which has as many jumps to hold either way, but
+    may index those of spread cells differently; instruction caches and decoders; a second-level TLB that
+    some processors share between code and data. Where the next jump is predicted, fetch runs ahead of
+    execution, and hides a part of a miss. Limits: the cells span at most 2 GiB on x86-64 and 128 MiB on
+    aarch64, as far as a direct jump reaches.
+
+    Examples
+    --------
+    >>> m = jump("256KiB", verify=True, max_seconds=0.05)
+    >>> m.params["nodes"] * m.params["stride"]
+    262144
+    """
+    if isinstance(size, Region):
+        raise TypeError(
+            f"size={size!r} must be bytes: jump maps memory of its own, since it makes it executable"
+        )
+    wanted = parse_size(size)
+    step = machine.base_page_size() if stride is None else parse_size(stride, "stride")
+    if placement not in ("spread", "packed"):
+        raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
+    _check_jump_stride(step, wanted)
+    check_flag("verify", verify)
+    common = Common(strict, seed, cpu, precision, max_seconds, counters)
+    nodes = wanted // step
+    used = packed_bytes(nodes, step) if placement == "packed" else wanted
+    _check_jump_reach(wanted, used)
+    parameters = {**node_places(nodes, step, placement), "seed": common.seed}
+    with Region(used, "base" if pages is None else pages, strict=strict) as region:
+        point = Point(common, Place(region, "jump", region.mapped_bytes, parameters))
+        with _executable(point) as session:
+            if verify:
+                point.verify(session)
+            point.time(session)
+        params = {"bytes": wanted, "stride": step, "placement": placement, "nodes": nodes}
+        return point.result("jump", params)
+
+
+def _check_jump_stride(stride: int, size: int) -> None:
+    unit = max(CELL, machine.cache_line_size())
+    if stride < unit or stride % unit:
+        raise ValueError(
+            f"stride={stride} must be a multiple of {unit} bytes, a line of code, and at least that"
+        )
+    if stride > size:
+        raise ValueError(f"stride={stride} is larger than size={size}: not one cell of code fits")
+
+
+def _check_jump_reach(size: int, used: int) -> None:
+    reach = _core.JUMP_REACH
+    if used > reach:
+        raise ValueError(
+            f"size={size} puts cells of code over {format_size(used)}, but a direct jump of this processor "
+            f"reaches {format_size(reach)}: give at most {format_size(size * reach // used)}"
+        )
+
+
+@contextlib.contextmanager
+def _executable(point: Point) -> Iterator[_core.Session]:
+    """Prepare code; where the kernel forbids to execute it, say what may be the reason."""
+    with contextlib.ExitStack() as stack:
+        try:
+            session = stack.enter_context(point.prepared("code"))
+        except PermissionError as error:
+            raise OSError(
+                error.errno,
+                f"executable memory was refused to this process ({error.strerror}): by SELinux (boolean "
+                "execmem), a seccomp filter or prctl(PR_SET_MDWE), perhaps",
+            ) from error
+        yield session
+
+
 # --- all of them -----------------------------------------------------------------------------------------
 
 Probe = Callable[..., Measurement]
-PROBES: dict[str, Probe] = {"chase": chase, "stride": stride, "objects": objects}
+PROBES: dict[str, Probe] = {"chase": chase, "stride": stride, "objects": objects, "jump": jump}

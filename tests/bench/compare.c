@@ -109,6 +109,15 @@ double hand_written_writes(struct hot_line **directory, uint64_t sessions, uint6
     return requests(directory, sessions, counter, count, true);
 }
 
+/* Nanoseconds of one round of a loop that does nothing: a count, and a branch that is taken. */
+double hand_written_loop(uint64_t rounds)
+{
+    double const start = now_ns();
+    for (uint64_t left = rounds; left > 0; left--)
+        __asm__ volatile("" : "+r"(left));
+    return (now_ns() - start) / (double)rounds;
+}
+
 /* Seconds of a single random cycle in place: S. Sattolo, Information Processing Letters 22 (1986). */
 double sattolo_in_place(char *base, uint64_t count, uint64_t spacing, uint64_t seed)
 {

@@ -23,7 +23,7 @@ import numpy as np
 
 import tlbprobe as tp
 from tlbprobe import _core, machine
-from tlbprobe.probes import OBJECT_LAYOUTS, STRIDE_ACCESSES, node_parameters, object_bytes
+from tlbprobe.probes import OBJECT_LAYOUTS, STRIDE_ACCESSES, node_parameters, node_places, object_bytes
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
@@ -43,6 +43,7 @@ def compiled() -> ctypes.CDLL:
         getattr(compare, name).restype = ctypes.c_double
     compare.hand_written_reads.restype = ctypes.c_double
     compare.hand_written_writes.restype = ctypes.c_double
+    compare.hand_written_loop.restype = ctypes.c_double
     return compare
 
 
@@ -110,6 +111,26 @@ def objects_loop() -> Iterator[Row]:
             ratio = low(ours) / low(theirs)
             text = f"{low(ours):.4f} / {low(theirs):.4f} ns = {ratio:.4f}"
             yield f"objects / hand-written loop, {sessions}, {name}", text, "0.98 to 1.02"
+
+
+def jump_loop() -> Iterator[Row]:
+    """Jumps through few cells, beside an empty loop, in turn: each round of either has one taken branch.
+
+    C has no words for a jump through cells, so that there is nothing to be equal to and no goal.
+    """
+    compare = compiled()
+    cells, accesses = 16, 90000
+    ours: list[float] = []
+    theirs: list[float] = []
+    parameters = {**node_places(cells, machine.base_page_size(), "packed"), "seed": 0}
+    with (
+        tp.Region(cells * parameters["line"]) as region,
+        _core.Session([(region, "jump", 0, region.mapped_bytes, parameters)]) as session,
+    ):
+        for _ in range(40):
+            ours.extend(session.measure((accesses,), 10)["ns"][0] / accesses)
+            theirs.extend(compare.hand_written_loop(ctypes.c_uint64(accesses)) for _ in range(10))
+    yield f"{cells} packed jumps / empty loop", f"{low(ours):.4f} / {low(theirs):.4f} ns", ""
 
 
 @contextlib.contextmanager
@@ -296,6 +317,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         loop,
         stride_loop,
         objects_loop,
+        jump_loop,
         load,
         cycle,
         memory,
