@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pure_c import Kernel, Poll, Run
 
 import tlbprobe as tp
 from tlbprobe import machine
@@ -21,43 +22,6 @@ QUICK = {"max_seconds": 0.02}
 
 
 # --- the kernel
-
-
-class Run(ctypes.Structure):
-    _fields_ = [
-        ("kernel", ctypes.c_void_p),
-        ("base", ctypes.c_void_p),
-        ("size", ctypes.c_size_t),
-        ("parameter", ctypes.c_uint64 * 12),
-        ("lap", ctypes.c_uint64),
-        ("state", ctypes.c_uint64 * 16),
-        ("expected", ctypes.c_uint64),
-        ("found", ctypes.c_uint64),
-    ]
-
-
-class Poll(ctypes.Structure):
-    _fields_ = [("ask", ctypes.c_void_p), ("context", ctypes.c_void_p)]
-
-
-PREPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Run), ctypes.POINTER(Poll))
-ACCESS = ctypes.CFUNCTYPE(None, ctypes.POINTER(Run), ctypes.c_uint64)
-
-VERIFY = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(Run), ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(Poll)
-)
-
-
-class Kernel(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("parameters", ctypes.POINTER(ctypes.c_char_p)),
-        ("prepare", PREPARE),
-        ("access", ACCESS),
-        ("verify", ctypes.c_void_p),
-        ("pass", ctypes.c_void_p),
-        ("release", ctypes.c_void_p),
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -211,10 +175,10 @@ def test_a_cut_chain_is_told(library):
     memory = np.zeros(8 * 100, np.uint64)
     run, found = run_of(memory, 100, chains=4), ctypes.c_uint64()
     assert kernel.prepare(run, Poll()) == 0
-    assert VERIFY(kernel.verify)(run, found, Poll()) == 0
+    assert kernel.verify(run, found, Poll()) == 0
     assert found.value == 100
     memory[8 * 30] = memory.ctypes.data + 64 * 30  # a node of the second chain that points to itself
-    assert VERIFY(kernel.verify)(run, found, Poll()) == 0
+    assert kernel.verify(run, found, Poll()) == 0
     assert found.value == 75
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pure_c import ASK, Nodes, Poll
 
 CSRC = Path(__file__).parents[1] / "csrc"
 HARNESS = Path(__file__).parent / "c" / "harness.c"
@@ -18,7 +19,6 @@ GUARD = 0xA5A5A5A5A5A5A5A5
 GUARD_WORDS = 16
 U64 = ctypes.c_uint64
 LAST = 2**64 - 1
-ASK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 # What every machine must agree on: the first successors of some (count, seed), in 1, 2, 7 and 383 buckets.
 GOLDEN = {
@@ -34,30 +34,13 @@ GOLDEN = {
 }
 
 
-class Nodes(ctypes.Structure):
-    _fields_ = [
-        ("base", ctypes.c_void_p),
-        ("count", U64),
-        ("spacing", U64),
-        ("pages", U64),
-        ("lines", U64),
-        ("line", U64),
-        ("first", U64),
-        ("offsets", ctypes.c_void_p),
-    ]
-
-
-class Poll(ctypes.Structure):
-    _fields_ = [("ask", ctypes.c_void_p), ("context", ctypes.c_void_p)]
-
-
 NEVER = Poll()
 
 
 def polling(ask):
     """A poll that calls back, and what has to stay alive meanwhile."""
     callback = ASK(lambda _: ask())
-    return Poll(ctypes.cast(callback, ctypes.c_void_p)), callback
+    return Poll(callback), callback
 
 
 class Cycles:

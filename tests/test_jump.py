@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pure_c import ASK, Kernel, Nodes, Poll, Run
 
 import tlbprobe as tp
 from tlbprobe import _core, machine
@@ -123,49 +124,6 @@ def test_the_probe_knows_the_reach():
 
 
 # --- the kernel
-
-
-class Run(ctypes.Structure):
-    _fields_ = [
-        ("kernel", ctypes.c_void_p),
-        ("base", ctypes.c_void_p),
-        ("size", ctypes.c_size_t),
-        ("parameter", ctypes.c_uint64 * 12),
-        ("lap", ctypes.c_uint64),
-        ("state", ctypes.c_uint64 * 16),
-        ("expected", ctypes.c_uint64),
-        ("found", ctypes.c_uint64),
-    ]
-
-
-ASK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-
-
-class Poll(ctypes.Structure):
-    _fields_ = [("ask", ASK), ("context", ctypes.c_void_p)]
-
-
-class Nodes(ctypes.Structure):
-    _fields_ = [
-        ("base", ctypes.c_void_p),
-        *((name, ctypes.c_uint64) for name in ("count", "spacing", "pages", "lines", "line", "first")),
-        ("offsets", ctypes.c_void_p),
-    ]
-
-
-RUN, POLL = ctypes.POINTER(Run), ctypes.POINTER(Poll)
-
-
-class Kernel(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("parameters", ctypes.POINTER(ctypes.c_char_p)),
-        ("prepare", ctypes.CFUNCTYPE(ctypes.c_int, RUN, POLL)),
-        ("access", ctypes.CFUNCTYPE(None, RUN, ctypes.c_uint64)),
-        ("verify", ctypes.CFUNCTYPE(ctypes.c_int, RUN, ctypes.POINTER(ctypes.c_uint64), POLL)),
-        ("pass_over", ctypes.c_void_p),
-        ("release", ctypes.CFUNCTYPE(None, RUN)),
-    ]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pure_c import ASK, Kernel, Poll, Run
 
 import tlbprobe as tp
 from tlbprobe import machine, probes
@@ -20,39 +21,6 @@ MASK = (1 << 64) - 1
 EINVAL, ECANCELED = -22, -125
 QUICK = {"max_seconds": 0.02}
 BASE = machine.base_page_size()
-
-
-class Run(ctypes.Structure):
-    _fields_ = [
-        ("kernel", ctypes.c_void_p),
-        ("base", ctypes.c_void_p),
-        ("size", ctypes.c_size_t),
-        ("parameter", ctypes.c_uint64 * 12),
-        ("lap", ctypes.c_uint64),
-        ("state", ctypes.c_uint64 * 16),
-        ("expected", ctypes.c_uint64),
-        ("found", ctypes.c_uint64),
-    ]
-
-
-ASK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-
-
-class Poll(ctypes.Structure):
-    _fields_ = [("ask", ASK), ("context", ctypes.c_void_p)]
-
-
-Runs, Polls = ctypes.POINTER(Run), ctypes.POINTER(Poll)
-
-
-class Kernel(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("parameters", ctypes.POINTER(ctypes.c_char_p)),
-        ("prepare", ctypes.CFUNCTYPE(ctypes.c_int, Runs, Polls)),
-        ("access", ctypes.CFUNCTYPE(None, Runs, ctypes.c_uint64)),
-        ("verify", ctypes.CFUNCTYPE(ctypes.c_int, Runs, ctypes.POINTER(ctypes.c_uint64), Polls)),
-    ]
 
 
 def bytes_of(sessions):

@@ -1,6 +1,5 @@
 """stride: which bytes are accessed and how often, by the memory itself; and the probe's fixed work."""
 
-import ctypes
 import itertools
 import json
 import math
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pure_c import Kernel, Poll, Run
 
 import tlbprobe as tp
 from tlbprobe import cli, machine, timing
@@ -23,34 +23,6 @@ READ, WRITE, RMW = range(3)
 
 
 # --- the kernel
-
-
-class Run(ctypes.Structure):
-    _fields_ = [
-        ("kernel", ctypes.c_void_p),
-        ("base", ctypes.c_void_p),
-        ("size", ctypes.c_size_t),
-        ("parameter", ctypes.c_uint64 * 12),
-        ("lap", ctypes.c_uint64),
-        ("state", ctypes.c_uint64 * 16),
-        ("expected", ctypes.c_uint64),
-        ("found", ctypes.c_uint64),
-    ]
-
-
-class Poll(ctypes.Structure):
-    _fields_ = [("ask", ctypes.c_void_p), ("context", ctypes.c_void_p)]
-
-
-class Kernel(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("parameters", ctypes.POINTER(ctypes.c_char_p)),
-        ("prepare", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Run), ctypes.POINTER(Poll))),
-        ("access", ctypes.CFUNCTYPE(None, ctypes.POINTER(Run), ctypes.c_uint64)),
-        ("verify", ctypes.c_void_p),
-        ("pass_", ctypes.c_void_p),
-    ]
 
 
 GUARD = 256
