@@ -28,7 +28,7 @@ from . import analysis
 from .facts import Host
 from .hazards import Hazard
 from .pages import Backing
-from .units import format_seconds, format_size
+from .units import approximate_size, format_count, format_seconds, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -379,8 +379,11 @@ class Measurement(Result):
     @property
     def title(self) -> str:
         """What was measured, in a few words."""
-        where = f" of {format_size(self.params['bytes'])}" if "bytes" in self.params else ""
-        return f"{self.probe}{where} on {self.backing.asked!r} pages"
+        counted = next((name for name in ("records", "sessions") if name in self.params), None)
+        of = f" of {format_count(self.params[counted])} {counted}" if counted else ""
+        where = f" of {format_size(self.params['bytes'])}" if not of and "bytes" in self.params else ""
+        memory = f" in {approximate_size(self.params['bytes'])}" if of else ""
+        return f"{self.probe}{of}{where}{memory} on {self.backing.asked!r} pages"
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """What a reader wants to know: names and texts."""
