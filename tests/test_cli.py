@@ -21,7 +21,19 @@ import tlbprobe as tp
 from tlbprobe import cli, curves
 from tlbprobe.cli import main
 
-COMMANDS = ["curve", "chase", "stride", "objects", "jump", "translation", "host", "pages", "show", "plot"]
+COMMANDS = [
+    "curve",
+    "chase",
+    "stride",
+    "lookup",
+    "objects",
+    "jump",
+    "translation",
+    "host",
+    "pages",
+    "show",
+    "plot",
+]
 HUGE = "900000T"  # no machine has it
 QUICK = ["--max-seconds", "0.02"]
 RUN = [sys.executable, "-m", "tlbprobe"]

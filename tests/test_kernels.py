@@ -19,16 +19,19 @@ SIZE = 65536
 # Parameters that use SIZE bytes, and those that would leave them.
 LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}
 ALONE = {"window": SIZE // 64, "chains": 1, "store": 0}
+TABLE = {"records": 3000, "record_size": 16, "hit": 1 << 31, "batch": 1, "seed": 1}
 CHAIN = {"layout": 0, "write": 1, "seed": 1}
 FIT = {
     "chase": {"nodes": SIZE // 64, **LINES, **ALONE},
     "stride": {"stride": 4160, "access": 2},
+    "lookup": {"slots": SIZE // 16, **TABLE},
     "objects": {"sessions": SIZE // 4040, **CHAIN},
     "jump": {"nodes": SIZE // 64, **LINES},
 }
 LEAVE = {
     "chase": {"nodes": SIZE // 64 + 1, **LINES, **ALONE},
     "stride": {"stride": SIZE + 1, "access": 2},
+    "lookup": {"slots": SIZE // 16 + 1, **TABLE},
     "objects": {"sessions": SIZE // 4040 + 1, **CHAIN},
     "jump": {"nodes": SIZE // 64 + 1, **LINES},
 }

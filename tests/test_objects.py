@@ -439,7 +439,7 @@ def test_in_a_region():
             tp.objects(5, "default", region=region, **QUICK)
         most = region.mapped_bytes // 4040
         with pytest.raises(
-            ValueError, match=f"sessions={most + 1} need {bytes_of(most + 1)} bytes, but .* has"
+            ValueError, match=f"sessions={most + 1} takes {bytes_of(most + 1)} bytes .*, but .* has"
         ):
             tp.objects(most + 1, region=region, **QUICK)
     with pytest.raises(ValueError, match="closed"):
@@ -510,4 +510,4 @@ def test_in_a_sweep():
     with tp.Region(bytes_of(100)) as region:
         shared = tp.sweep(tp.objects, sessions=[50, 100, 300], region=region, progress=False, **QUICK)
     assert shared.refused.keys() == {(300,)}
-    assert "sessions=300 need" in shared[300].reason
+    assert "sessions=300 takes" in shared[300].reason

@@ -1,7 +1,7 @@
 """What address translation costs: timed kernels on memory of a proved page size.
 
-``chase`` and ``translation`` measure one point, ``sweep`` and ``curve`` grids of them; ``Region`` is memory
-under a page policy, ``page_policies`` lists those there are, ``load`` reads saved results.
+``chase``, ``lookup`` and ``translation`` measure one point, ``sweep`` and ``curve`` grids of them; ``Region``
+is memory under a page policy, ``page_policies`` lists those there are, ``load`` reads saved results.
 """
 
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
-from .probes import PROBES, chase, jump, objects, stride, translation
+from .probes import PROBES, chase, jump, lookup, objects, stride, translation
 from .sweeps import Refusal, Sweep, counts, sizes, sweep
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "host",
     "jump",
     "load",
+    "lookup",
     "objects",
     "page_needs",
     "page_policies",

@@ -16,7 +16,7 @@ import numpy as np
 from . import _core, facts, timing
 from .measurement import Measurement
 from .pages import Backing, Region, find_policy
-from .units import Size, format_size, parse_size
+from .units import Size, approximate_size, format_size, parse_size
 
 UNTIMED_PASSES = 2  # over every page of the working set, since populating is no warm-up under a hypervisor
 
@@ -93,6 +93,19 @@ def working_set_of(size: Size | Region, working_set: Size | None) -> int:
             f"working_set={working_set!r} is more than the {format_size(size.mapped_bytes)} of this Region"
         )
     return wanted
+
+
+def check_holds(region: Region | None, needed: int, what: str, instead: str) -> None:
+    """Raise an error for what is no Region, or one that is too small."""
+    if region is None:
+        return
+    if not isinstance(region, Region):
+        raise TypeError(f"region={region!r} must be a Region, or None to map one for this measurement")
+    if needed > region.mapped_bytes and not region.closed:
+        raise ValueError(
+            f"{what} takes {needed} bytes ({approximate_size(needed)}), but this Region has "
+            f"{region.mapped_bytes}: map more, or ask for {instead}"
+        )
 
 
 @contextlib.contextmanager

@@ -185,15 +185,6 @@ static int objects_prepare(struct tlb_run *run, const struct tlb_poll *poll)
 
 /* -- The timed loops ------------------------------------------------------------------------------------ */
 
-/* SplitMix64: G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014. */
-static inline uint64_t draw(uint64_t *counter)
-{
-    uint64_t word = *counter += UINT64_C(0x9e3779b97f4a7c15);
-    word = (word ^ (word >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    word = (word ^ (word >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return word ^ (word >> 31);
-}
-
 /* The session asked for lies in the upper bits of the word, the length of the packet in the lowest. */
 __attribute__((always_inline)) static inline void serve(struct tlb_run *run, uint64_t requests, bool write)
 {
@@ -201,8 +192,8 @@ __attribute__((always_inline)) static inline void serve(struct tlb_run *run, uin
     uint64_t const sessions = run->parameter[SESSIONS];
     uint64_t counter = run->state[COUNTER], read = 0, found = 0;
     for (uint64_t i = 0; i < requests; i++) {
-        uint64_t const word = draw(&counter);
-        uint64_t const session = (uint64_t)((tlb_u128)word * sessions >> 64);
+        uint64_t const word = tlb_splitmix_next(&counter);
+        uint64_t const session = tlb_scaled(word, sessions);
         struct hot *const statistics = directory[session]->next->next->next->next;
         if (write) {
             statistics->packets += 1;

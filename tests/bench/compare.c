@@ -134,3 +134,38 @@ double sattolo_in_place(char *base, uint64_t count, uint64_t spacing, uint64_t s
     }
     return (now_ns() - start) * 1e-9;
 }
+
+/* Nanoseconds of one look-up in a table of slots, each with a key and its complement: the queries that a
+ * counter goes on with, of which the share `hit` of 2^32 asks for keys that are there. Negative if one was
+ * not found. */
+double hand_written_lookups(const char *base, uint64_t slots, uint64_t record_size, uint64_t records,
+                            uint64_t hit, uint64_t salt, uint64_t *counter, uint64_t accesses)
+{
+    const char *const end_of_table = base + slots * record_size;
+    uint64_t found = 0, expected = 0;
+    double const start = now_ns();
+    for (uint64_t i = 0; i < accesses; i++) {
+        uint64_t const word = tlb_splitmix_next(counter);
+        uint64_t const absent = (uint32_t)word >= hit;
+        uint64_t const key = tlb_scaled(word, records) + 1 + absent * records;
+        const char *record = base + tlb_scaled(tlb_mix(key ^ salt), slots) * record_size;
+        expected += !absent;
+        while (*(const uint64_t *)record != key && *(const uint64_t *)record != 0) {
+            record += record_size;
+            if (record == end_of_table)
+                record = base;
+        }
+        found += *(const uint64_t *)record == key && ((const uint64_t *)record)[1] == ~key;
+    }
+    double const end = now_ns();
+    return found == expected ? (end - start) / (double)accesses : -1;
+}
+
+/* Seconds of so many independent stores of 8 bytes at random slots. */
+double random_stores(char *base, uint64_t slots, uint64_t record_size, uint64_t count)
+{
+    double const start = now_ns();
+    for (uint64_t i = 1; i <= count; i++)
+        *(volatile uint64_t *)(base + tlb_scaled(tlb_mix(i), slots) * record_size) = i;
+    return (now_ns() - start) * 1e-9;
+}

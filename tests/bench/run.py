@@ -24,6 +24,7 @@ import numpy as np
 import tlbprobe as tp
 from tlbprobe import _core, machine
 from tlbprobe.probes import OBJECT_LAYOUTS, STRIDE_ACCESSES, node_parameters, node_places, object_bytes
+from tlbprobe.units import format_size, parse_size
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[1] / "csrc"
@@ -44,6 +45,8 @@ def compiled() -> ctypes.CDLL:
     compare.hand_written_reads.restype = ctypes.c_double
     compare.hand_written_writes.restype = ctypes.c_double
     compare.hand_written_loop.restype = ctypes.c_double
+    compare.hand_written_lookups.restype = ctypes.c_double
+    compare.random_stores.restype = ctypes.c_double
     return compare
 
 
@@ -183,6 +186,105 @@ def cycle() -> Iterator[Row]:
                 yield f"Sattolo / cycle, {spacing} B nodes, {pages}", text, "at least 2"
 
 
+# --- look-ups --------------------------------------------------------------------------------------------
+
+RECORDS, LOAD_FACTOR, RECORD_SIZE = 400_000_000, 0.95, 16  # of the largest table, about 6 GiB
+BATCH_SIZES = ("1MiB", "16MiB", "128MiB", "1GiB")
+
+
+def table_of(size: int, load_factor: float = 0.8) -> dict[str, int]:
+    """Parameters of a table that fills a size, for which every look-up is a hit."""
+    slots = size // RECORD_SIZE
+    records = int(slots * load_factor)
+    return {
+        "slots": slots,
+        "record_size": RECORD_SIZE,
+        "records": records,
+        "hit": 1 << 32,
+        "batch": 1,
+        "seed": 0,
+    }
+
+
+def lookup_loop() -> Iterator[Row]:
+    """Plain look-ups against the loop that anyone would write, on the same table, in turn."""
+    compare = compiled()
+    for size, accesses in ((256 << 10, 30000), (64 << 20, 10000)):
+        parameters = table_of(size)
+        arguments = [ctypes.c_uint64(parameters[name]) for name in ("slots", "record_size", "records", "hit")]
+        salt = ctypes.c_uint64(0xE220A8397B1DCDAF)  # the first number of SplitMix64 from 0
+        counter = ctypes.c_uint64(1)
+        ours: list[float] = []
+        theirs: list[float] = []
+        with tp.Region(size) as region, _core.Session([(region, "lookup", 0, size, parameters)]) as session:
+            rest = (*arguments, salt, ctypes.byref(counter), ctypes.c_uint64(accesses))
+            base = ctypes.c_void_p(region.address)
+            for _ in range(200):
+                ours.extend(session.measure((accesses,), 1)["ns"][0] / accesses)
+                compare.hand_written_lookups(base, *rest)  # to warm, as ours does
+                theirs.append(compare.hand_written_lookups(base, *rest))
+        assert min(theirs) > 0, "a record was not found"
+        text = f"{low(ours):.3f} / {low(theirs):.3f} ns = {low(ours) / low(theirs):.4f}"
+        yield f"look-up / hand-written loop, {format_size(size)}", text, "0.98 to 1.02"
+
+
+def build() -> Iterator[Row]:
+    """Building a table against independent random stores to as many of its slots."""
+    compare = compiled()
+    wanted = int(RECORDS / LOAD_FACTOR) * RECORD_SIZE
+    available = tp.host()["memory.available"] - GIB
+    size = wanted if wanted <= available else 1 << available.bit_length() - 1
+    parameters = table_of(size, LOAD_FACTOR)
+    records = parameters["records"]
+    for pages in ("base", "thp"):
+        with tp.Region(size, pages) as region:
+            ours, theirs = [], []
+            base = ctypes.c_void_p(region.address)
+            arguments = [ctypes.c_uint64(parameters[name]) for name in ("slots", "record_size", "records")]
+            for _ in range(2):
+                theirs.append(compare.random_stores(base, *arguments) / records * 1e9)
+                start = time.perf_counter()
+                _core.Session([(region, "lookup", 0, size, parameters)]).close()
+                ours.append((time.perf_counter() - start) / records * 1e9)
+        text = f"{min(theirs):.1f} / {min(ours):.1f} ns = {min(theirs) / min(ours):.2f}"
+        yield f"random store / record built, {records / 1e6:.0f} M, {pages}", text, "at least 0.5"
+
+
+def batch() -> Iterator[Row]:
+    """Plain look-ups against those in batches, in turn on the same region."""
+    for pages in ("base", "thp"):
+        for size in map(parse_size, BATCH_SIZES):
+            records = table_of(size)["records"]
+            lows: dict[int, list[float]] = {}
+            with tp.Region(size, pages) as region:
+                for _ in range(3):
+                    for each in (1, 16, 32):
+                        measured = tp.lookup(records, region=region, batch=each, max_seconds=1.0)
+                        lows.setdefault(each, []).append(measured.low)
+            plain = min(lows[1])
+            text = ", ".join(f"{each}: {plain / min(lows[each]):.2f}" for each in (16, 32))
+            goal = "at least 1 beyond the last cache"
+            yield f"plain / batch, {format_size(size)}, {pages}", f"{text} (plain {plain:.1f} ns)", goal
+
+
+LOOKUP_PEAK = """
+import re, tlbprobe as tp
+measured = tp.lookup((1 << 26) * 95 // 100, load_factor=0.95, max_seconds=0.2)
+peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]
+print(measured.params["bytes"], int(peak) * 1024)
+"""
+
+
+def lookup_memory() -> Iterator[Row]:
+    """Peak memory of a process that builds a table of 1 GiB, and looks up."""
+    command = [sys.executable, "-P", "-c", LOOKUP_PEAK]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    table, peak = (int(word) / 2**20 for word in output.split())
+    yield f"peak memory, table of {table:.0f} MiB", f"{peak:.0f} MiB", f"at most {1.05 * table + 64:.0f} MiB"
+
+
+# --- memory, time ----------------------------------------------------------------------------------------
+
 PEAK = """
 import re, sys, tlbprobe as tp
 tp.chase("1GiB", stride=int(sys.argv[1]), max_seconds=0.2)
@@ -320,7 +422,11 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         jump_loop,
         load,
         cycle,
+        lookup_loop,
+        build,
+        batch,
         memory,
+        lookup_memory,
         length,
         point,
         curve,
