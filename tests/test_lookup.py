@@ -304,23 +304,40 @@ def key_of_none(table):
     table.keys[table.keys == 5] = WORD
 
 
-def emptied(table):
-    table.words[table.keys == 5] = 0
-
-
-def out_of_reach(table):
-    """The record behind the longest probe, with an empty slot before it."""
+def farthest(table):
+    """Slot of the record that is farthest from its home, and that home."""
     slots = len(table.keys)
-    far = max(range(slots), key=lambda slot: (slot - home(int(table.keys[slot]), slots, 0)) % slots)
-    table.words[far - 1] = 0
+    homes = {slot: home(int(key), slots, 0) for slot, key in enumerate(table.keys) if key}
+    slot = max(homes, key=lambda slot: (slot - homes[slot]) % slots)
+    return slot, homes[slot]
 
 
-@pytest.mark.parametrize("damage", [damaged_value, damaged_key, key_of_none, emptied, out_of_reach])
+def emptied_home(table):
+    table.words[farthest(table)[1]] = 0
+
+
+def emptied_neighbour(table):
+    table.words[farthest(table)[0] - 1] = 0
+
+
+def reachable(table):
+    """Records that a look-up finds."""
+    slots, words = len(table.keys), table.words[:, :2].tolist()
+    found = 0
+    for key in range(1, table.run.lap + 1):
+        slot = home(key, slots, 0)
+        while words[slot][0] not in (0, key):
+            slot = (slot + 1) % slots
+        found += words[slot] == [key, ~key & WORD]
+    return found
+
+
+@pytest.mark.parametrize("damage", [damaged_value, damaged_key, key_of_none, emptied_home, emptied_neighbour])
 @pytest.mark.parametrize("batch", [1, 8])
 def test_damage_is_told(library, damage, batch):
     table = Table(library, 900, 1000, batch=batch)
     damage(table)
-    assert table.verify() < 900
+    assert table.verify() == reachable(table) < 900
     expected, found = table.access(20_000)
     assert found < expected == 20_000
 
@@ -385,17 +402,23 @@ def test_wrong_parameters_are_refused_before_anything_is_written(library, wrong)
     assert kernel.prepare(run, Poll()) == 0
 
 
-@pytest.mark.parametrize("range_slots", [1 << 16, 256])
-def test_stops_when_it_is_told_to(libraries, range_slots):
+@pytest.mark.parametrize(
+    ("range_slots", "records", "slots", "record_size"),
+    [(1 << 16, 60_000, 80_000, 16), (256, 60_000, 80_000, 16), (1 << 16, 1000, 4000, 8192)],
+)
+def test_stops_when_it_is_told_to(libraries, range_slots, records, slots, record_size):
     """At every poll of building and of verifying, each a few milliseconds at most from the last one."""
-    table = Table(libraries[range_slots], 60_000, 80_000)
+    table = Table(libraries[range_slots], records, slots, record_size)
     for work in (table.prepare, table.verify_until):
         polls = count_polls(work)
-        assert polls >= 3
-        for stop in {1, 2, polls // 2, polls}:
-            assert work(polled_until(stop)) == -errno.EINTR
+        touched = table.words.nbytes if work == table.prepare else 0
+        assert polls >= records >> 14
+        assert polls >= touched >> 22
+        for stop in {1, 2, polls // 2, polls} - {0}:
+            if stop <= polls:
+                assert work(polled_until(stop)) == -errno.EINTR
         assert work(Poll()) == 0
-    assert table.verify() == 60_000
+    assert table.verify() == records
 
 
 def polled_until(stop):

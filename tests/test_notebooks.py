@@ -23,6 +23,7 @@ QUICK = {
         "nodes": 64,
         "max_seconds": 0.05,
     },
+    "03-six-gib-of-random-lookups": {"records": "50K", "small_records": "20K", "max_seconds": 0.03},
     "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
     "05-how-to-measure-it-wrong": {
         "most_pages": 128,

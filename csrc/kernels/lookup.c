@@ -72,28 +72,30 @@ static inline char *home(const struct table *table, uint64_t key)
     return table->base + home_slot(table, key) * table->record_size;
 }
 
-static inline char *next(const struct table *table, char *record)
-{
-    record += table->record_size;
-    return record == table->end ? table->base : record;
-}
-
-/* Whether the key is there, with its own value. */
+/* Whether the key is there, with its own value. Where a probe goes around is a loop of its own: a condition
+ * in the inner one becomes a conditional move, which each step would wait for. */
 static inline bool find(const struct table *table, char *record, uint64_t key)
 {
-    while (words(record)[0] != key) {
-        if (words(record)[0] == EMPTY)
-            return false;
-        record = next(table, record);
-    }
-    return words(record)[1] == value_of(key);
+    for (;; record = table->base)
+        for (; record < table->end; record += table->record_size) {
+            if (words(record)[0] == key)
+                return words(record)[1] == value_of(key);
+            if (words(record)[0] == EMPTY)
+                return false;
+        }
+}
+
+static inline char *first_free(const struct table *table, char *record)
+{
+    for (;; record = table->base)
+        for (; record < table->end; record += table->record_size)
+            if (words(record)[0] == EMPTY)
+                return record;
 }
 
 static inline void insert(const struct table *table, uint64_t key)
 {
-    char *record = home(table, key);
-    while (words(record)[0] != EMPTY)
-        record = next(table, record);
+    char *const record = first_free(table, home(table, key));
     words(record)[0] = key;
     words(record)[1] = value_of(key);
 }
@@ -178,16 +180,15 @@ static int list_keys(struct build *build, const struct tlb_poll *poll)
     return status;
 }
 
-/* Clears up to a place, whole slots only: what is cut there holds a key that is still to be read. */
 static int clear_to(struct build *build, const char *place, const struct tlb_poll *poll)
 {
-    size_t left = (size_t)(place - build->cleared);
     int status = 0;
-    for (left -= left % build->table.record_size; left > 0 && status == 0; status = tlb_ask(poll)) {
+    while (build->cleared < place && status == 0) {
+        size_t const left = (size_t)(place - build->cleared);
         size_t const bytes = left < BYTES_BETWEEN_POLLS ? left : BYTES_BETWEEN_POLLS;
         memset(build->cleared, 0, bytes);
         build->cleared += bytes;
-        left -= bytes;
+        status = tlb_ask(poll);
     }
     return status;
 }

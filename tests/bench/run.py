@@ -263,7 +263,7 @@ def batch() -> Iterator[Row]:
                         lows.setdefault(each, []).append(measured.low)
             plain = min(lows[1])
             text = ", ".join(f"{each}: {plain / min(lows[each]):.2f}" for each in (16, 32))
-            goal = "at least 1 beyond the last cache"
+            goal = "beyond the LLC at least 1"
             yield f"plain / batch, {format_size(size)}, {pages}", f"{text} (plain {plain:.1f} ns)", goal
 
 
