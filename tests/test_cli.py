@@ -175,7 +175,7 @@ def test_a_point_that_is_refused_keeps_its_reason(run):
         (["16KiB:64KiB:1:1"], 2, "size='16KiB:64KiB:1:1' must be FIRST:LAST"),
         (["16KiB:"], 2, "last=''"),
         (["16KiB,16K"], 2, "repeats a value"),
-        (["16KiB,,64KiB"], 2, "size=''"),
+        (["16KiB,,64KiB"], 2, "size='16KiB,,64KiB' has an empty value"),
         (["512TiB,1024TiB"], 1, "MemAvailable"),
     ],
 )

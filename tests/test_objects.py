@@ -511,3 +511,16 @@ def test_in_a_sweep():
         shared = tp.sweep(tp.objects, sessions=[50, 100, 300], region=region, progress=False, **QUICK)
     assert shared.refused.keys() == {(300,)}
     assert "sessions=300 takes" in shared[300].reason
+
+
+def test_an_interrupt_while_counting_is_an_interrupt(monkeypatch):
+    """A view of the memory lives on in the traceback: it must not hide what happened."""
+
+    def interrupted(words, address, entries):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probes, "_places", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tp.objects(100, **QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        tp.sweep(tp.objects, sessions=[100, 200], progress=False, **QUICK)

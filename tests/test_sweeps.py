@@ -4,6 +4,7 @@ import csv
 import itertools
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -433,3 +434,39 @@ def test_each_refused_size_has_its_own_reason(probe, monkeypatch):
 def test_an_empty_policy_is_no_policy_in_a_sweep_either():
     s = run(tp.chase, size=[16 * KIB], pages=[""])
     assert "pages='' is no page policy" in s[16 * KIB, ""].reason
+
+
+@pytest.mark.parametrize(
+    ("axes", "error", "said"),
+    [
+        ({"size": ["64KiB"], "precision": [0.01, float("nan")]}, ValueError, "precision=nan"),
+        ({"size": ["64KiB"], "max_seconds": [0.1, float("inf")]}, ValueError, "max_seconds=inf"),
+        ({"size": ["64KiB"], "seed": [0, 1 << 64]}, ValueError, "seed=18446744073709551616"),
+        ({"size": [None]}, TypeError, "needs size="),
+        ({"size": ["64KiB"], "access": [["load"]]}, TypeError, "access="),
+        ({"size": ["64KiB"], "progress": "no"}, TypeError, "progress='no'"),
+        ({"size": ["64KiB"], "order_seed": [1]}, TypeError, "order_seed=[1]"),
+    ],
+)
+def test_what_is_wrong_at_any_point_is_said_before_any(monkeypatch, axes, error, said):
+    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    with pytest.raises(error, match=re.escape(said)):
+        tp.sweep(tp.chase, **{"progress": False, **axes})
+
+
+def test_regions_are_no_axis():
+    with tp.Region("64KiB") as region, pytest.raises(ValueError, match="lists Regions"):
+        tp.sweep(tp.chase, size=[region], progress=False)
+
+
+def test_none_may_be_a_value_of_an_axis():
+    swept = tp.sweep(tp.chase, size="64KiB", locality=[None, "4KiB"], progress=False, max_seconds=0.02)
+    assert not swept.refused
+    assert swept.plot() is not None
+
+
+def test_a_packed_chase_maps_its_lines_alone():
+    swept = tp.sweep(
+        tp.chase, size=["1TiB"], stride="1GiB", placement="packed", progress=False, max_seconds=0.02
+    )
+    assert not swept.refused

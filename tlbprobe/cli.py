@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import math
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from .measurement import (
     Measurement,
     Result,
     Translation,
+    access_word,
     check_writable,
     format_number,
     hazard_rows,
@@ -135,8 +137,8 @@ def _add_probe(commands: Any, name: str, probe: Callable[..., Any]) -> None:
     about = (inspect.getdoc(probe) or "").partition("\n")[0]
     parser = _command(commands, name, lambda options: _run_probe(probe, options), about)
     parser.epilog = (
-        "Several values with commas between them, or of sizes and counts a range FIRST:LAST or FIRST:LAST:N "
-        "with N points an octave, measure every combination."
+        "Several values with commas between them measure every combination; so does a range FIRST:LAST, of "
+        "sizes and counts with N points an octave as FIRST:LAST:N. A point takes up to --max-seconds."
     )
     _add_parameters(parser, probe, _named_on_the_command_line(probe), several=True)
     _add_outputs(parser)
@@ -195,6 +197,9 @@ def _several(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """Read one value, or a list of those that have commas between them."""
 
     def read_all(text: str) -> Any:
+        if read is int and re.fullmatch(r"\d+:\d+", text):
+            first, last = map(int, text.split(":"))
+            return list(range(first, last + 1))
         return [read(one.strip()) for one in text.split(",")] if "," in text else read(text)
 
     read_all.__name__ = read.__name__  # for the words of argparse
@@ -247,7 +252,12 @@ def _values(name: str, given: Any) -> Any:
         return given
     if ":" in given and name != "pages":
         return _range(name, given)
-    return [one.strip() for one in given.split(",")] if "," in given else given
+    if "," not in given:
+        return given
+    values = [one.strip() for one in given.split(",")]
+    if not all(values):
+        raise ValueError(f"{name}={given!r} has an empty value: write values with commas between them")
+    return values
 
 
 def _range(name: str, text: str) -> list[int]:
@@ -256,7 +266,10 @@ def _range(name: str, text: str) -> list[int]:
     if len(per_octave) > 1 or (per_octave and not per_octave[0].isdecimal()):
         raise ValueError(f"{name}={text!r} must be FIRST:LAST or FIRST:LAST:N with N points an octave")
     spaced: Callable[..., list[int]] = sweeps.counts if name in sweeps.COUNT_AXES else sweeps.sizes
-    return spaced(first, last, *map(int, per_octave))
+    try:
+        return spaced(first, last, *map(int, per_octave))
+    except ValueError as error:
+        raise ValueError(f"{name}={text!r}: {error}") from error
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -280,16 +293,34 @@ def _check_picture(path: str) -> None:
 
 def _deliver(result: Result, options: argparse.Namespace) -> int:
     """Files first, so that a broken terminal loses nothing; a full disk does not keep it from stdout."""
+    failed = _write(result, options)
     try:
-        if options.out:
-            result.save(options.out)
-        if options.plot:
-            draw(result, options.plot)
-    finally:
         show(result, as_json=options.json, as_csv=options.csv)
+    except BrokenPipeError:
+        if failed is None:
+            raise
+    if failed is not None:
+        raise failed
     if _has_point(result):
         return DONE
     return _complain("no point could be measured: the output says why", _status_without_points(result))
+
+
+def _write(result: Result, options: argparse.Namespace) -> OSError | None:
+    """Every file that was asked for; the first error, which does not keep the others from being written."""
+    failed = None
+    writers: tuple[tuple[str | None, Callable[[str], object]], ...] = (
+        (options.out, result.save),
+        (options.plot if _has_point(result) else None, lambda path: draw(result, path)),
+    )
+    for path, write in writers:
+        try:
+            if path:
+                write(path)
+        except OSError as error:
+            error.add_note(f"{path} was not written")
+            failed = failed or error
+    return failed
 
 
 def _has_point(result: Result) -> bool:
@@ -323,7 +354,7 @@ def draw(result: Any, path: str) -> None:
 def show(result: Any, *, as_json: bool = False, as_csv: bool = False) -> None:
     """Print a result on stdout."""
     if as_json:
-        print(json.dumps(result.summary(), indent=2, allow_nan=False))
+        print(json.dumps(_without_nan(result.summary()), indent=2, allow_nan=False))
     elif as_csv:
         table = result if isinstance(result, Table) else _single(result)
         table.write_csv(sys.stdout)
@@ -333,6 +364,15 @@ def show(result: Any, *, as_json: bool = False, as_csv: bool = False) -> None:
         _print_sweep(result)
     else:
         print(result)
+
+
+def _without_nan(value: Any) -> Any:
+    """Plain values for JSON, which knows no NaN: what somebody asked for may hold one."""
+    if isinstance(value, Mapping):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _single(point: Measurement | Translation) -> Sweep:
@@ -375,11 +415,29 @@ def _print_sweep(sweep: Sweep) -> None:
     rows = []
     for values, point in sweep:
         cells = {name.replace("_", " "): sweeps.axis_text(name, value) for name, value in values.items()}
-        figures = _cost_cells(point) if sweep.probe == "translation" else {}
-        rows.append({**cells, **_point_cells(point), **figures})
-    print("nanoseconds per access")
+        figures = _point_cells(point)
+        if sweep.probe == "translation":
+            figures = {"spread" if name == "low" else name: text for name, text in figures.items()}
+            figures |= _cost_cells(point)
+        rows.append({**cells, **figures, **_count_cells(point)})
+    print(f"{sweep.probe}: nanoseconds per {access_word(sweep.probe)}{_fixed(sweep)}")
     _print_table(rows, spare=("set-up",))
     _print_complaints(sweep)
+
+
+def _fixed(sweep: Sweep) -> str:
+    """What was the same at every point."""
+    measured = [point for point in sweep.points.values() if not isinstance(point, Refusal)]
+    if not measured:
+        return ""
+    varied = {*sweep.axes, "size" if "size" in sweep.axes else ""}
+    texts = [dict(point.parameters) for point in measured]
+    same = {
+        name: text
+        for name, text in texts[0].items()
+        if name not in varied and all(one.get(name) == text for one in texts)
+    }
+    return "".join(f"; {name.replace('_', ' ')} {text}" for name, text in same.items())
 
 
 def _print_complaints(*swept: Sweep) -> None:
@@ -399,6 +457,19 @@ def _point_cells(point: Point) -> dict[str, str]:
         "95 %": _interval_cell(run.interval),
         "median": format_number(run.median),
         "set-up": format_seconds(sweeps.own_setup(run)),
+    }
+
+
+def _count_cells(point: Point) -> dict[str, str]:
+    """What the probe counted that belongs beside the time."""
+    if not isinstance(point, Measurement) or not point.backing.page_size:
+        return {}
+    page = format_size(point.backing.page_size)
+    counted = {name: point.counts.get(name) for name in ("pages_per_request", "hot_pages")}
+    return {
+        name.replace("_", " "): f"{found[page]:,.4g}" if found[page] < 1000 else f"{found[page]:,}"
+        for name, found in counted.items()
+        if isinstance(found, Mapping) and page in found
     }
 
 
@@ -424,7 +495,18 @@ def _interval_cell(interval: Interval) -> str:
 LEFT = ("pages", "proved", "why not", "what")  # columns of words
 HEADINGS = {"translation 95 %": "95 %"}
 GAP = "  "
-ORDER = ("proved", "low", "95 %", "median", "translation", "translation 95 %", "set-up")
+ORDER = (
+    "proved",
+    "low",
+    "spread",
+    "95 %",
+    "median",
+    "translation",
+    "translation 95 %",
+    "pages per request",
+    "hot pages",
+    "set-up",
+)
 
 
 def _print_table(rows: Sequence[dict[str, str]], spare: Sequence[str]) -> None:

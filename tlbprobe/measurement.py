@@ -313,6 +313,12 @@ class Measurement(Result):
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickled and copied arrays are read-only again."""
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
     @functools.cached_property
     def low(self) -> float:
         """Low quantile of the slices, ns per access: the estimate least moved by disturbance."""
@@ -383,18 +389,31 @@ class Measurement(Result):
         of = f" of {format_count(self.params[counted])} {counted}" if counted else ""
         where = f" of {format_size(self.params['bytes'])}" if not of and "bytes" in self.params else ""
         memory = f" in {approximate_size(self.params['bytes'])}" if of else ""
+        where = where.replace(" of ", " over ") if self.probe == "stride" else where
         return f"{self.probe}{of}{where}{memory} on {self.backing.asked!r} pages"
+
+    @property
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """What was asked that tells this measurement from others of its probe: names and texts."""
+        yield "pages", self.backing.asked
+        for name, value in self.params.items():
+            if name not in (*EVERYWHERE, "records", "sessions") and value is not None:
+                yield name, format_size(value) if name in SIZES else str(value)
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """What a reader wants to know: names and texts."""
         cycles = f", {self.cycles:.1f} cycles at {self.core_ghz:.2f} GHz" if self.cycles else ""
-        yield "low", f"{format_ns(self.low)} per access ({format_interval(self.interval)}){cycles}"
+        word = access_word(self.probe)
+        yield "low", f"{format_ns(self.low)} per {word} ({format_interval(self.interval)}){cycles}"
         yield "median, mean", f"{format_ns(self.median)}, {format_ns(self.mean)}"
         yield "backing", str(self.backing)
+        asked = (f"{name.replace('_', ' ')} {text}" for name, text in self.parameters if name != "pages")
+        yield "parameters", ", ".join((*asked, f"seed {self.params.get('seed', 'unknown')}"))
         for name, count in self.counts.items():
             yield name.replace("_", " "), _counted(count)
         disturbed = f"{self.disturbed.mean():.0%} visibly disturbed"
-        yield "slices", f"{self.ns.size} of {self.accesses_per_slice} accesses, {disturbed}"
+        plural = f"{word}{'es' if word.endswith('s') else 's'}"
+        yield "slices", f"{self.ns.size} of {self.accesses_per_slice} {plural}, {disturbed}"
         yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
         for name, reason in self.refused.items():
             yield f"refused {name}", reason
@@ -422,6 +441,35 @@ class Measurement(Result):
 
 
 ARRAYS = ("ns", "disturbed")  # fields of a Measurement that are saved as arrays
+
+
+# Parameters that every result has, or that follow from others: not what tells one from another.
+EVERYWHERE = (
+    "bytes",
+    "pages",
+    "strict",
+    "touch",
+    "mapped_bytes",
+    "seed",
+    "cpu",
+    "precision",
+    "max_seconds",
+    "nodes",
+    "slots",
+)
+SIZES = ("stride", "locality", "record_size", "step")
+ACCESS_WORDS = {
+    "lookup": "look-up",
+    "objects": "request",
+    "jump": "jump",
+    "fault": "touch",
+    "shootdown": "call",
+}
+
+
+def access_word(probe: str) -> str:
+    """What one access of a probe is called."""
+    return ACCESS_WORDS.get(probe, "access")
 
 
 # --- two that took turns ---------------------------------------------------------------------------------
@@ -505,6 +553,11 @@ class Translation(Result):
         return (
             f"translation over {format_size(self.params['bytes'])} ({pages}) on {self.backing.asked!r} pages"
         )
+
+    @property
+    def parameters(self) -> Iterator[tuple[str, str]]:
+        """What was asked that tells this one from others."""
+        return ((name, text) for name, text in self.spread.parameters if name in ("pages", "stride"))
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """What a reader wants to know: names and texts."""

@@ -741,7 +741,11 @@ class Region(_core.Mapping):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except BufferError:  # a view lives on in the traceback of an error, which must not be hidden
+            if error is None:
+                raise
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{format_size(self.mapped_bytes)} mapped"

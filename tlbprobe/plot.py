@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .measurement import Measurement, Translation, format_ns, recorded_host
+from .measurement import Measurement, Translation, access_word, format_ns, recorded_host
 from .sweeps import COUNT_AXES, SIZE_AXES, axis_text
 from .units import format_count, format_size, page_suffix
 
@@ -188,9 +188,10 @@ def sweep(result: Sweep, ax: Axes | None = None) -> Axes:
         chosen = [other == key for other in keys]
         label = ", ".join(axis_text(name, value) for name, value in zip(others, key, strict=True))
         _line(ax, at[chosen], table[chosen], LOW, _style(number, len(lines), label))
-    if x in SIZE_AXES:
+    numeric = table[x].dtype.kind in "iuf"
+    if x in SIZE_AXES and numeric:
         _size_axis(ax, table[x].tolist(), x.replace("_", " "))
-    elif x in COUNT_AXES:
+    elif x in COUNT_AXES and numeric:
         _count_axis(ax, table[x].tolist(), x)
     else:
         ax.set_xlabel(x.replace("_", " "))
@@ -198,6 +199,7 @@ def sweep(result: Sweep, ax: Axes | None = None) -> Axes:
         _cost_axis(ax, table["low_ns"])
     else:
         _log_ns(ax, _all(table))
+    ax.set_ylabel(f"ns per {access_word(result.probe)}")
     if others:
         ax.legend(frameon=False, title=", ".join(others).replace("_", " "))
     return _finish(ax, result.title)

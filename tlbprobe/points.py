@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import operator
 import time
@@ -18,6 +19,7 @@ from .measurement import Measurement
 from .pages import Backing, Region, find_policy
 from .units import Size, approximate_size, format_size, parse_size
 
+LONGEST_SECONDS = 1e6  # of one measurement: eleven days
 UNTIMED_PASSES = 2  # over every page of the working set, since populating is no warm-up under a hypervisor
 
 
@@ -45,9 +47,12 @@ class Common:
     def __post_init__(self) -> None:
         timing.check_cpu(self.cpu)
         check_flag("strict", self.strict)
-        check_number("precision", self.precision, 1.0, "0.01 means 1 % of the low estimate")
-        check_number("max_seconds", self.max_seconds, float("inf"), "seconds for the timed part")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, SupportsIndex):
+        precise = check_number("precision", self.precision, 1.0, "0.01 means 1 % of the low estimate")
+        object.__setattr__(self, "precision", precise)
+        seconds = check_number("max_seconds", self.max_seconds, LONGEST_SECONDS, "for the timed part")
+        object.__setattr__(self, "max_seconds", seconds)
+        whole = isinstance(self.seed, SupportsIndex) and not isinstance(self.seed, bool | np.ndarray)
+        if not whole:
             raise TypeError(f"seed={self.seed!r} must be an integer from 0 to 2**64 - 1")
         object.__setattr__(self, "seed", operator.index(self.seed))
         if not 0 <= self.seed < 1 << 64:
@@ -64,21 +69,29 @@ def check_flag(name: str, value: bool) -> None:
         raise TypeError(f"{name}={value!r} must be True or False")
 
 
-def check_number(name: str, value: float, limit: float, meaning: str) -> None:
-    """Raise an error for what is no number between 0 and a limit."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+def check_number(name: str, value: float, limit: float, meaning: str) -> float:
+    """Return a number between 0 and a limit, or raise the error that it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}={value!r} must be a number: {meaning}")
-    if not 0 < value < limit:
-        bounds = f"lie between 0 and {limit:g}" if limit < float("inf") else "be positive and finite"
-        raise ValueError(f"{name}={value!r} must {bounds}: {meaning}")
+    number = float(value) if isinstance(value, np.generic) else value  # float16 ends below the limits
+    if not 0 < number < limit:
+        raise ValueError(f"{name}={_shown(value)} must lie between 0 and {limit:g}: {meaning}")
+    return float(number)
 
 
-def check_whole(name: str, value: int, least: int, most: int, meaning: str) -> None:
-    """Raise an error for what is no whole number of a range."""
+def check_whole(name: str, value: int, least: int, most: int, meaning: str) -> int:
+    """Return a whole number of a range, or raise the error that it is none."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r} must be a whole number: {meaning}")
     if not least <= value <= most:
-        raise ValueError(f"{name}={value!r} is out of range, {least} to {most}: {meaning}")
+        raise ValueError(f"{name}={_shown(value)} is out of range, {least} to {most}: {meaning}")
+    return int(value)
+
+
+def _shown(value: float) -> str:
+    """Repr of a number, unless that has hundreds of digits."""
+    text = str(value) if not isinstance(value, int) or value.bit_length() < 300 else "a huge number"
+    return text if len(text) < 100 else "a huge number"
 
 
 def working_set_of(size: Size | Region, working_set: Size | None) -> int:
@@ -171,10 +184,21 @@ class Point:
     @contextlib.contextmanager
     def prepared(self, step: str = "cycle") -> Iterator[_core.Session]:
         """Prepare the kernels; their regions are nobody else's until it is over."""
-        start = time.perf_counter()
-        with _core.Session([place.part for place in self.places]) as session:
-            self.setup[step] = time.perf_counter() - start
+        with self.step(step):
+            session = self._prepare()
+        with session:
             yield session
+
+    def _prepare(self) -> _core.Session:
+        try:
+            return _core.Session([place.part for place in self.places])
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            raise MemoryError(
+                f"{self.places[0].kernel}: the kernel refused the memory that preparing "
+                f"{format_size(self.places[0].size)} needs beside it; a limit, or another process, may be why"
+            ) from error
 
     def verify(self, session: _core.Session) -> None:
         """Count in memory what was prepared, and raise a RuntimeError if it is not whole."""

@@ -69,7 +69,8 @@ def _check_stride(stride: int, working_set: int) -> None:
 
 def leaves_pages_out(probe: str, pages: str | None, stride: int | None) -> bool:
     """Whether a probe touches only the pages that hold a node: no other policy than base pages can."""
-    if probe not in ("chase", "translation") or stride is None or stride <= machine.base_page_size():
+    page = machine.base_page_size()
+    if probe not in ("chase", "translation") or stride is None or stride <= page or stride % page:
         return False
     return pages is None or find_policy(pages).kind == "base"
 
@@ -124,17 +125,18 @@ def chase(
     working_set : int or str, optional
         Bytes from the start of a given Region; all that it was asked for by default.
     stride : int or str, optional
-        Bytes of a cell, with one node each: a multiple of 8. One cache line by default; the base page makes
-        it one node a page. ``working_set // stride`` nodes. On base pages, and more than one of them apart,
-        only the pages that hold a node are ever touched, so that the working set may be larger than memory:
-        ``chase("16TiB", stride="1GiB")`` takes 200 MB, most of it page tables.
+        Bytes of a cell, with one node each: a multiple of 8, one cache line by default. The base page makes
+        it one node a page. ``working_set // stride`` nodes. On base pages, and whole pages but more than one
+        apart, only the pages that hold a node are ever touched, so that the working set may be larger than
+        memory: ``chase("16TiB", stride="1GiB")`` takes 200 MB, most of it page tables.
     placement : {"spread", "packed"}
         Each node in its cell, on a line that varies from cell to cell; or all side by side, one a line, in
         the same order: the same cache lines on the fewest pages.
     locality : int or str, optional
         Bytes of a window: all of its nodes are visited, in random order, before those of another window.
-        With windows of a page or a few, the TLB misses once a window and translation costs next to nothing,
-        while as many lines as ever come from the same caches and memory. All in one order by default.
+        With windows of a page, the TLB misses once a window and translation costs next to nothing; but
+        prefetchers, which fetch what lies near a recent access, now guess right, and cost falls by more than
+        that of translation. All in one order by default.
     chains : int
         Independent cycles, 1 to 16, each on nodes of its own, whose loads are in flight together: the time
         per access falls until the processor cannot overlap more. Neighbouring nodes belong to one chain.
@@ -176,9 +178,10 @@ def chase(
     -----
     One access is a load whose address the last load of its chain returned. Isolates: load-to-use latency
     without parallelism or prefetching; with `chains`, how many such loads overlap. Confounded by: data caches
-    and translation together (see `translation`); other users of shared caches and memory; beyond some 12
-    chains the registers run out, which costs cached loads a little. Limits: the result is of the guest's
-    pages; a hypervisor may back them by smaller ones.
+    and translation together (see `translation`); other users of shared caches and memory; with a `locality`,
+    prefetchers of neighbouring lines and open rows of the memory, so that the difference to none is not
+    translation alone; beyond some 12 chains the registers run out, which costs cached loads a little. Limits:
+    the result is of the guest's pages; a hypervisor may back them by smaller ones.
 
     References
     ----------
@@ -201,7 +204,7 @@ def chase(
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
     nodes = wanted // step
-    check_whole("chains", chains, 1, min(CHAINS_MOST, nodes), f"one to {CHAINS_MOST}, on {nodes} nodes")
+    chains = check_whole("chains", chains, 1, min(CHAINS_MOST, nodes), f"cycles on {nodes} nodes")
     window = _window_nodes(locality, step, wanted)
     parameters = node_parameters(
         nodes, step, placement, common.seed, window=window, chains=chains, store=access == "store"
@@ -880,9 +883,11 @@ def lookup(
         raise ValueError(
             f"record_size={record_size!r} must be a multiple of 8 bytes, from {RECORD_SIZES[0]} to 64 KiB"
         )
-    _check_ratio("load_factor", load_factor, FULLEST, "records over slots", zero=False)
-    _check_ratio("hit_ratio", hit_ratio, 1, "look-ups of keys that are there, over all", zero=True)
-    check_whole("batch", batch, 1, BATCH_MOST, "look-ups that are prefetched together")
+    load_factor = _check_ratio("load_factor", load_factor, FULLEST, "records over slots", zero=False)
+    hit_ratio = _check_ratio(
+        "hit_ratio", hit_ratio, 1, "look-ups of keys that are there, over all", zero=True
+    )
+    batch = check_whole("batch", batch, 1, BATCH_MOST, "look-ups that are prefetched together")
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
     slots = _slots_of(count, load_factor, size)
@@ -903,13 +908,14 @@ def lookup(
         return point.result("lookup", {"bytes": table, **how, **ratios}, counts=counts)
 
 
-def _check_ratio(name: str, value: float, most: float, meaning: str, *, zero: bool) -> None:
-    """Raise an error for what is no number from zero, or above it, to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+def _check_ratio(name: str, value: float, most: float, meaning: str, *, zero: bool) -> float:
+    """Return a number from zero, or above it, to `most`, or raise the error that it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}={value!r} must be a number: {meaning}")
     if not (0 < value <= most or (zero and value == 0)):
         bounds = f"from 0 to {most:g}" if zero else f"above 0 and at most {most:g}"
         raise ValueError(f"{name}={value!r} is out of range, {bounds}: {meaning}")
+    return float(value)
 
 
 def _slots_of(records: int, load_factor: float, record_size: int) -> int:

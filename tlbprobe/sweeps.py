@@ -117,7 +117,8 @@ def _evenly(low: int, high: int, per_octave: int, backwards: str) -> Iterator[fl
     """Steps from `low` to `high` at most, by equal factors; `backwards` is what to say if there is no way."""
     if high < low:
         raise ValueError(backwards)
-    if isinstance(per_octave, bool) or not isinstance(per_octave, int) or not 1 <= per_octave <= 1000:
+    whole = isinstance(per_octave, int | np.integer) and not isinstance(per_octave, bool)
+    if not whole or not 1 <= per_octave <= 1000:
         raise ValueError(f"per_octave={per_octave!r} must be a whole number from 1 to 1000")
     steps = math.floor(math.log2(high / low) * per_octave + 1e-9)
     return (low * 2 ** (step / per_octave) for step in range(steps + 1))
@@ -208,6 +209,7 @@ def figures(point: Point) -> dict[str, Any]:
     if isinstance(point, Translation):
         packed = point.packed
         known["low_ns"] = point.cost
+        known["spread_low_ns"], known["packed_low_ns"] = run.low, packed.low
         known["median_ns"] -= packed.median
         known["mean_ns"] -= packed.mean
     if point.interval:
@@ -507,6 +509,8 @@ def sweep(
 def _split_axes(
     probe: Callable[..., Any], axes: Mapping[str, Any]
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    if not hasattr(probe, "__name__"):
+        raise TypeError(f"{probe!r} is no probe, such as tp.chase: give its parameters to the sweep")
     known = inspect.signature(probe).parameters
     grid: dict[str, list[Any]] = {}
     fixed: dict[str, Any] = {}
@@ -518,9 +522,13 @@ def _split_axes(
         else:
             fixed[name] = _fixed(name, value)
     for name, parameter in known.items():
-        if parameter.default is inspect.Parameter.empty and name not in axes:
+        required = parameter.default is inspect.Parameter.empty
+        if required and (axes.get(name) is None or None in grid.get(name, ())):
             raise TypeError(f"a sweep of {probe.__name__} needs {name}=, one value or a list of them")
     check_common(fixed)
+    for name in grid:
+        for value in grid[name]:
+            check_common({**fixed, name: value})
     return grid, fixed
 
 
@@ -552,6 +560,10 @@ def _fixed(name: str, value: Any) -> Any:
 
 def _axis(name: str, values: Iterable[Any]) -> list[Any]:
     plain = [_fixed(name, value) for value in values]
+    if any(isinstance(value, Region) for value in plain):
+        raise ValueError(f"{name}= lists Regions, which no axis can hold: give one, and sweep working_set")
+    if any(is_axis(value) for value in plain):
+        raise TypeError(f"{name}={plain} holds a list: give a list of single values")
     if not plain:
         raise ValueError(f"{name}=[] has no value: an axis needs at least one")
     if len(set(plain)) < len(plain):
@@ -585,7 +597,10 @@ class Asked:
             return None
         name = self.arguments.get("pages")
         pages = "base" if name is None else name
-        if probes.leaves_pages_out(self.probe.__name__, pages, self.arguments.get("stride")):
+        stride = self.arguments.get("stride")
+        if probes.leaves_pages_out(self.probe.__name__, pages, stride):
+            return None
+        if self.arguments.get("placement") == "packed":  # as many lines, of a span that may not fit
             return None
         return Memory(pages, self.arguments.get("strict", True))
 
@@ -636,6 +651,10 @@ def run_points(
     groups: dict[Memory | None, list[Asked]] = {}
     for ask in asked:
         groups.setdefault(ask.memory, []).append(ask)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"order_seed={seed!r} must be a whole number")
+    if not callable(progress) and not isinstance(progress, bool):
+        raise TypeError(f"progress={progress!r} must be True, False or a function of done and all points")
     shuffled = random.Random(seed)
     points: dict[Asked, Point] = {}
     with _progress(len(asked), progress) as advance:

@@ -63,7 +63,7 @@ def _pin(cpu: int, allowed: set[int]) -> None:
 
 def check_cpu(cpu: int | None) -> None:
     """Raise an error for what is no CPU, or none that this thread may use."""
-    if cpu is not None and (isinstance(cpu, bool) or not isinstance(cpu, int)):
+    if cpu is not None and (isinstance(cpu, bool) or not isinstance(cpu, int | np.integer)):
         raise TypeError(f"cpu={cpu!r} must be the number of a CPU, or None for the current one")
     allowed = os.sched_getaffinity(0)
     if cpu is not None and cpu not in allowed:

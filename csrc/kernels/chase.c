@@ -29,13 +29,23 @@ static struct tlb_nodes chase_nodes(const struct tlb_run *run)
                               .line = run->parameter[LINE]};
 }
 
-/* Nodes of one chain: a block of them, one more for the first chains where they do not come out even. */
+/* The first node of a chain: whole windows for each, as far as there are enough of them. */
+static uint64_t chain_begin(const struct tlb_run *run, uint64_t chain)
+{
+    uint64_t const nodes = run->parameter[NODES], chains = run->parameter[CHAINS];
+    uint64_t const window = run->parameter[WINDOW];
+    uint64_t const unit = window < nodes && nodes / window >= chains ? window : 1;
+    uint64_t const units = (nodes - 1) / unit + 1, each = units / chains, more = units % chains;
+    uint64_t const begin = (chain * each + (chain < more ? chain : more)) * unit;
+    return begin < nodes ? begin : nodes;
+}
+
+/* Nodes of one chain: a block of them, a little longer for the first chains if they do not come out even. */
 static struct tlb_nodes chain_nodes(const struct tlb_run *run, uint64_t chain)
 {
     struct tlb_nodes nodes = chase_nodes(run);
-    uint64_t const each = nodes.count / run->parameter[CHAINS], more = nodes.count % run->parameter[CHAINS];
-    nodes.first = chain * each + (chain < more ? chain : more);
-    nodes.count = each + (chain < more);
+    nodes.first = chain_begin(run, chain);
+    nodes.count = chain_begin(run, chain + 1) - nodes.first;
     nodes.base += nodes.first * nodes.spacing;
     return nodes;
 }
