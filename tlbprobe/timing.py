@@ -45,7 +45,7 @@ class Timed:
 def pinned(cpu: int | None) -> Iterator[int]:
     """Keep this thread on one CPU, the current one by default, and let it go again afterwards."""
     before = os.sched_getaffinity(0)
-    chosen = _core.cpu() if cpu is None else cpu
+    chosen = _core.cpu() if cpu is None else int(cpu)
     try:  # around everything: Ctrl-C may come between any two steps
         _pin(chosen, before)
         yield chosen
