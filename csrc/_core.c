@@ -20,6 +20,8 @@
  *       def measure(accesses, slices) -> {"ns", "cpu_ns", "minor", "major", "switches", "witness_ns"}
  *       def close()
  *       (context manager)
+ *   def fault(kind, ...), shootdown(kind, ...) -> dict, or (step, errno, signal) where it failed
+ *   def open_unnamed(folder, flags) -> descriptor of a file without a name
  *   def kernels() -> {name: parameter names}
  *   def clock_moment(), clock_calibrate(), cpu(), cpuid(leaf, subleaf)
  *   JUMP_REACH, WITNESS_ADDS: int
@@ -36,8 +38,10 @@
 #include "tlbprobe.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 typedef struct {
@@ -154,6 +158,32 @@ static void mapping_release(Mapping *self)
     atomic_flag_clear(&self->busy);
 }
 
+/* What a region is asked for, as Python gives it. */
+struct request_arguments {
+    Py_ssize_t size, alignment, base_page, page, piece;
+    int huge_shift;
+};
+
+static int request_check(const struct request_arguments *given, struct tlb_region_request *request)
+{
+    if (given->size <= 0 || given->base_page <= 0 || given->page <= 0 ||
+        given->alignment < given->base_page || given->size % given->base_page || given->size % given->page ||
+        given->alignment & (given->alignment - 1) || given->piece < 0 || given->piece % given->base_page ||
+        given->huge_shift < 0 || given->huge_shift > 40) {
+        PyErr_Format(PyExc_ValueError,
+                     "size=%zd, alignment=%zd, base_page=%zd, page=%zd, piece=%zd do not fit", given->size,
+                     given->alignment, given->base_page, given->page, given->piece);
+        return -1;
+    }
+    *request = (struct tlb_region_request){.size = (size_t)given->size,
+                                           .alignment = (size_t)given->alignment,
+                                           .base_page = (size_t)given->base_page,
+                                           .page = (size_t)given->page,
+                                           .huge_shift = (unsigned)given->huge_shift,
+                                           .piece = (size_t)given->piece};
+    return 0;
+}
+
 /* -- Mapping: life cycle --------------------------------------------------------------------------------- */
 
 static PyObject *Mapping_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -170,30 +200,20 @@ static int Mapping_init(PyObject *object, PyObject *args, PyObject *keywords)
 {
     Mapping *const self = (Mapping *)object;
     static char *names[] = {"size", "alignment", "base_page", "page", "huge_shift", "piece", "sparse", NULL};
-    Py_ssize_t size, alignment = 0, base_page = 0, page = 0, piece = 0;
-    int huge_shift = 0, sparse = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|$nnninp:Mapping", names, &size, &alignment,
-                                     &base_page, &page, &huge_shift, &piece, &sparse))
+    struct request_arguments given = {0};
+    int sparse = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|$nnninp:Mapping", names, &given.size,
+                                     &given.alignment, &given.base_page, &given.page, &given.huge_shift,
+                                     &given.piece, &sparse))
         return -1;
     if (self->owner) { /* prepared runs point into the first mapping */
         PyErr_SetString(PyExc_RuntimeError, "this Region was mapped before: create another one");
         return -1;
     }
-    if (size <= 0 || base_page <= 0 || page <= 0 || alignment < base_page || size % base_page ||
-        size % page || alignment & (alignment - 1) || piece < 0 || piece % base_page || huge_shift < 0 ||
-        huge_shift > 40) {
-        PyErr_Format(PyExc_ValueError,
-                     "size=%zd, alignment=%zd, base_page=%zd, page=%zd, piece=%zd do not fit", size,
-                     alignment, base_page, page, piece);
+    struct tlb_region_request request;
+    if (request_check(&given, &request) < 0)
         return -1;
-    }
-    struct tlb_region_request const request = {.size = (size_t)size,
-                                               .alignment = (size_t)alignment,
-                                               .base_page = (size_t)base_page,
-                                               .page = (size_t)page,
-                                               .huge_shift = (unsigned)huge_shift,
-                                               .piece = (size_t)piece,
-                                               .sparse = sparse};
+    request.sparse = sparse;
     int const status = tlb_region_map(&self->region, &request);
     if (status < 0) {
         raise_status(status);
@@ -950,7 +970,385 @@ static PyType_Spec Session_spec = {
     .slots = Session_slots,
 };
 
+/* -- What a process of its own does: faults and shootdowns ------------------------------------------------
+ */
+
+/* Number of a name in a list; -1 with an exception. */
+static int find_kind(const char *const *names, int count, const char *name, const char *what)
+{
+    for (int kind = 0; kind < count; kind++)
+        if (strcmp(names[kind], name) == 0)
+            return kind;
+    PyErr_Format(PyExc_ValueError, "there is no kind of %s '%s'", what, name);
+    return -1;
+}
+
+/* Memory that both processes share. */
+static void *share(size_t size)
+{
+    void *const mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (mapped != MAP_FAILED)
+        return mapped;
+    if (errno == ENOMEM)
+        PyErr_NoMemory();
+    else
+        PyErr_SetFromErrno(PyExc_OSError);
+    return NULL;
+}
+
+static int read_cpus(PyObject *given, Py_ssize_t count, int *cpus)
+{
+    if (!PyTuple_Check(given) || PyTuple_Size(given) != count) {
+        PyErr_SetString(PyExc_ValueError, "cpus must be a tuple with one CPU for each thread");
+        return -1;
+    }
+    for (Py_ssize_t t = 0; t < count; t++) {
+        cpus[t] = (int)PyLong_AsLong(PyTuple_GetItem(given, t));
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+/* (step, errno or 0, signal or 0) of what did not come to its end: what it means, Python says. */
+static PyObject *ended(const char *failed, int status, const struct tlb_child *child)
+{
+    if (status == -EINTR && PyErr_Occurred())
+        return NULL;
+    return Py_BuildValue("(sii)", failed ? failed : "starting a process of its own", -status,
+                         child->killed_by);
+}
+
+static PyObject *nanoseconds(const uint64_t *values, size_t count)
+{
+    npy_intp const length = (npy_intp)count;
+    PyObject *const array = PyArray_SimpleNew(1, &length, NPY_INT64);
+    if (array)
+        memcpy(PyArray_DATA((PyArrayObject *)array), values, count * sizeof(*values));
+    return array;
+}
+
+/* None where nothing tells. */
+static PyObject *scan_dict(const struct tlb_scan *scan, int status)
+{
+    if (status < 0)
+        return Py_NewRef(Py_None);
+    return Py_BuildValue("{sKsKsKsKss}", "present", (unsigned long long)scan->present, "huge",
+                         (unsigned long long)scan->huge, "zero", (unsigned long long)scan->zero, "swapped",
+                         (unsigned long long)scan->swapped, "method", status ? "smaps" : "PAGEMAP_SCAN");
+}
+
+/* -- Faults ---------------------------------------------------------------------------------------------- */
+
+static const char *const fault_kinds[] = {
+#define ENTRY(name) #name,
+    TLB_FAULT_KINDS(ENTRY)
+#undef ENTRY
+};
+
+enum { FAULT_KINDS = sizeof(fault_kinds) / sizeof(*fault_kinds) };
+
+struct fault_arguments {
+    const char *kind;
+    struct request_arguments request;
+    Py_ssize_t step, count, block, chunk;
+    int advice, without_thp, fd, write, shared, after, threads;
+    PyObject *order, *cpus;
+};
+
+static int fault_parse(PyObject *args, PyObject *keywords, struct fault_arguments *given)
+{
+    static char *names[] = {"kind",    "size",   "alignment",   "base_page", "page",   "huge_shift",
+                            "piece",   "advice", "without_thp", "fd",        "shared", "write",
+                            "step",    "count",  "block",       "chunk",     "after",  "order",
+                            "threads", "cpus",   NULL};
+    struct request_arguments *const request = &given->request;
+    return PyArg_ParseTupleAndKeywords(args, keywords, "s$nnnninipippnnnnpOiO:fault", names, &given->kind,
+                                       &request->size, &request->alignment, &request->base_page,
+                                       &request->page, &request->huge_shift, &request->piece, &given->advice,
+                                       &given->without_thp, &given->fd, &given->shared, &given->write,
+                                       &given->step, &given->count, &given->block, &given->chunk,
+                                       &given->after, &given->order, &given->threads, &given->cpus)
+               ? 0
+               : -1;
+}
+
+/* No touch leaves the memory, and no time its record. */
+static int fault_check(const struct fault_arguments *given)
+{
+    bool const fits = given->step > 0 && given->count > 0 && given->block > 0 && given->chunk > 0 &&
+                      given->threads >= 1 && given->threads <= TLB_THREADS && given->count <= UINT32_MAX &&
+                      given->count % given->block == 0 && (given->block == 1 || !given->after) &&
+                      given->count - 1 <= (given->request.size - 1) / given->step;
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "these parameters of a fault do not fit");
+    return fits ? 0 : -1;
+}
+
+static size_t fault_times(const struct fault_arguments *given, int kind)
+{
+    if (kind == TLB_FAULT_map_populate)
+        return 1;
+    if (kind == TLB_FAULT_fill || kind == TLB_FAULT_populate_write)
+        return (size_t)((given->request.size - 1) / given->chunk) + 1;
+    return (size_t)(given->count / given->block);
+}
+
+/* Pages of the touches. */
+static int fault_copy_order(uint32_t *order, const struct fault_arguments *given)
+{
+    PyArrayObject *const array =
+        (PyArrayObject *)PyArray_FROMANY(given->order, NPY_UINT32, 1, 1, NPY_ARRAY_CARRAY_RO);
+    if (!array)
+        return -1;
+    Py_ssize_t within = 0;
+    if (PyArray_DIM(array, 0) == given->count) {
+        memcpy(order, PyArray_DATA(array), (size_t)given->count * sizeof(*order));
+        while (within < given->count && order[within] < given->count)
+            within++;
+    }
+    Py_DECREF(array);
+    if (within == given->count)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "order must have one page for each touch, less than their count");
+    return -1;
+}
+
+/* The fault, and behind it its arrays, in memory of *size bytes that both processes share. */
+static struct tlb_fault *fault_share(const struct fault_arguments *given, size_t times, size_t *size)
+{
+    size_t const count = (size_t)given->count;
+    size_t const after = given->after ? count : 0, order = given->order != Py_None ? count : 0;
+    *size = sizeof(struct tlb_fault) + (times + after) * sizeof(uint64_t) + order * sizeof(uint32_t);
+    struct tlb_fault *const fault = share(*size);
+    if (!fault)
+        return NULL;
+    uint64_t *const ns = (uint64_t *)(fault + 1);
+    uint32_t *const pages = (uint32_t *)(ns + times + after);
+    fault->times = times;
+    fault->touches.ns = ns;
+    fault->after = after ? ns + times : NULL;
+    fault->touches.order = order ? pages : NULL;
+    if (!order || fault_copy_order(pages, given) == 0)
+        return fault;
+    munmap(fault, *size);
+    return NULL;
+}
+
+static void fault_fill_in(struct tlb_fault *fault, const struct fault_arguments *given)
+{
+    fault->advice = given->advice;
+    fault->without_thp = given->without_thp;
+    fault->fd = given->fd;
+    fault->shared = given->shared;
+    fault->chunk = (uint64_t)given->chunk;
+    fault->touches.step = (uint64_t)given->step;
+    fault->touches.write = given->write;
+    fault->touches.count = (uint64_t)given->count;
+    fault->touches.block = (uint64_t)given->block;
+    fault->touches.threads = (unsigned)given->threads;
+}
+
+static PyObject *touched_dict(const struct tlb_touched *touched)
+{
+    return Py_BuildValue("{sKsKsKsK}", "minor", (unsigned long long)touched->faults.minor, "major",
+                         (unsigned long long)touched->faults.major, "overhead_ns",
+                         (unsigned long long)touched->overhead_ns, "wall_ns",
+                         (unsigned long long)touched->wall_ns);
+}
+
+static PyObject *memory_pair(const struct tlb_memory *memory)
+{
+    return Py_BuildValue("(KK)", (unsigned long long)memory->size, (unsigned long long)memory->resident);
+}
+
+/* None where it is not known. */
+static PyObject *bytes_or_none(uint64_t bytes)
+{
+    return bytes == UINT64_MAX ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(bytes);
+}
+
+static PyObject *fault_result(const struct tlb_fault *fault)
+{
+    PyObject *const after =
+        fault->after ? nanoseconds(fault->after, fault->touches.count) : Py_NewRef(Py_None);
+    return Py_BuildValue(
+        "{sNsNsNsNsKsNsKsKsKsKsKsNsNsNsNsNsN}", "ns", nanoseconds(fault->touches.ns, fault->times), "after",
+        after, "touched", touched_dict(&fault->touched), "touched_after", touched_dict(&fault->touched_after),
+        "prepared", (unsigned long long)(fault->prepared.minor + fault->prepared.major), "scan",
+        scan_dict(&fault->scan, fault->scan_status), "map_ns", (unsigned long long)fault->map_ns,
+        "prepare_ns", (unsigned long long)fault->prepare_ns, "discard_ns",
+        (unsigned long long)fault->discard_ns, "fork_ns", (unsigned long long)fault->fork_ns, "unmap_ns",
+        (unsigned long long)fault->unmap_ns, "cached", bytes_or_none(fault->cached), "zero",
+        bytes_or_none(fault->zero), "copied", bytes_or_none(fault->copied), "before",
+        memory_pair(&fault->before), "mapped", memory_pair(&fault->mapped), "touched_memory",
+        memory_pair(&fault->touched_memory));
+}
+
+static PyObject *fault_run(struct tlb_fault *fault)
+{
+    struct gil_poll gil;
+    gil_release(&gil);
+    int const status = tlb_fault(fault, GIL_POLL(gil));
+    gil_acquire(&gil);
+    return status == 0 ? fault_result(fault) : ended(fault->failed, status, &fault->child);
+}
+
+PyDoc_STRVAR(core_fault_doc,
+             "fault($module, /, kind, *, size, alignment, base_page, page, huge_shift, piece, advice,\n"
+             "      without_thp, fd, shared, write, step, count, block, chunk, after, order, threads, cpus)\n"
+             "--\n\n"
+             "Time the touches of one kind of fault in a process of its own: a dict, or where that failed a\n"
+             "tuple (step, errno, signal).");
+
+static PyObject *core_fault(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    (void)module;
+    struct fault_arguments given;
+    struct tlb_region_request request;
+    int cpus[TLB_THREADS];
+    size_t size;
+    if (fault_parse(args, keywords, &given) < 0)
+        return NULL;
+    int const kind = find_kind(fault_kinds, FAULT_KINDS, given.kind, "fault");
+    if (kind < 0 || request_check(&given.request, &request) < 0 || fault_check(&given) < 0 ||
+        read_cpus(given.cpus, given.threads, cpus) < 0)
+        return NULL;
+    struct tlb_fault *const fault = fault_share(&given, fault_times(&given, kind), &size);
+    if (!fault)
+        return NULL;
+    fault_fill_in(fault, &given);
+    fault->kind = (enum tlb_fault_kind)kind;
+    fault->request = request;
+    fault->touches.cpus = cpus;
+    PyObject *const result = fault_run(fault);
+    munmap(fault, size);
+    return result;
+}
+
+/* -- Shootdowns ------------------------------------------------------------------------------------------ */
+
+static const char *const shootdown_kinds[] = {"unmap", "protect", "dontneed"};
+
+enum { SHOOTDOWN_KINDS = sizeof(shootdown_kinds) / sizeof(*shootdown_kinds) };
+
+struct shootdown_arguments {
+    const char *kind;
+    struct request_arguments request;
+    Py_ssize_t step, calls, threads;
+    int advice;
+    PyObject *cpus;
+};
+
+static int shootdown_parse(PyObject *args, PyObject *keywords, struct shootdown_arguments *given)
+{
+    static char *names[] = {"kind",  "size",   "alignment", "base_page", "page", "huge_shift",
+                            "piece", "advice", "step",      "calls",     "cpus", NULL};
+    struct request_arguments *const request = &given->request;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s$nnnnininnO!:shootdown", names, &given->kind,
+                                     &request->size, &request->alignment, &request->base_page, &request->page,
+                                     &request->huge_shift, &request->piece, &given->advice, &given->step,
+                                     &given->calls, &PyTuple_Type, &given->cpus))
+        return -1;
+    given->threads = PyTuple_Size(given->cpus) - 1;
+    return 0;
+}
+
+static int shootdown_check(const struct shootdown_arguments *given)
+{
+    bool const fits = given->step > 0 && given->calls > 0 && given->calls <= UINT32_MAX &&
+                      given->calls <= given->request.size / given->step && given->threads >= 0 &&
+                      given->threads < TLB_THREADS;
+    if (!fits)
+        PyErr_SetString(PyExc_ValueError, "these parameters of a shootdown do not fit");
+    return fits ? 0 : -1;
+}
+
+static PyObject *shootdown_result(const struct tlb_shootdown *shootdown)
+{
+    npy_intp const shape[] = {(npy_intp)shootdown->threads, (npy_intp)shootdown->calls};
+    PyObject *const others = PyArray_SimpleNew(2, shape, NPY_INT64);
+    if (!others)
+        return NULL;
+    memcpy(PyArray_DATA((PyArrayObject *)others), shootdown->others,
+           shootdown->threads * shootdown->calls * sizeof(*shootdown->others));
+    return Py_BuildValue("{sNsNsNsNsKsKsKsK}", "ns", nanoseconds(shootdown->ns, shootdown->calls), "others",
+                         others, "quiet_ns", nanoseconds(shootdown->quiet_ns, shootdown->threads), "scan",
+                         scan_dict(&shootdown->scan, shootdown->scan_status), "faults",
+                         (unsigned long long)(shootdown->faults.minor + shootdown->faults.major), "map_ns",
+                         (unsigned long long)shootdown->map_ns, "populate_ns",
+                         (unsigned long long)shootdown->populate_ns, "overhead_ns",
+                         (unsigned long long)shootdown->overhead_ns);
+}
+
+static PyObject *shootdown_run(struct tlb_shootdown *shootdown)
+{
+    struct gil_poll gil;
+    gil_release(&gil);
+    int const status = tlb_shootdown(shootdown, GIL_POLL(gil));
+    gil_acquire(&gil);
+    return status == 0 ? shootdown_result(shootdown) : ended(shootdown->failed, status, &shootdown->child);
+}
+
+PyDoc_STRVAR(
+    core_shootdown_doc,
+    "shootdown($module, /, kind, *, size, alignment, base_page, page, huge_shift, piece, advice,\n"
+    "          step, calls, cpus)\n"
+    "--\n\n"
+    "Time calls that take pages away, and other threads meanwhile, one on each CPU after the first:\n"
+    "a dict, or where that failed a tuple (step, errno, signal).");
+
+static PyObject *core_shootdown(PyObject *module, PyObject *args, PyObject *keywords)
+{
+    (void)module;
+    struct shootdown_arguments given;
+    struct tlb_region_request request;
+    PyObject *result = NULL;
+    if (shootdown_parse(args, keywords, &given) < 0)
+        return NULL;
+    int const kind = find_kind(shootdown_kinds, SHOOTDOWN_KINDS, given.kind, "shootdown");
+    if (kind < 0 || request_check(&given.request, &request) < 0 || shootdown_check(&given) < 0)
+        return NULL;
+    size_t const times = (size_t)given.calls * (size_t)(given.threads + 1);
+    size_t const size = sizeof(struct tlb_shootdown) + times * sizeof(uint64_t);
+    struct tlb_shootdown *const shootdown = share(size);
+    if (!shootdown)
+        return NULL;
+    shootdown->kind = (enum tlb_shootdown_kind)kind;
+    shootdown->request = request;
+    shootdown->advice = given.advice;
+    shootdown->step = (uint64_t)given.step;
+    shootdown->calls = (uint64_t)given.calls;
+    shootdown->threads = (unsigned)given.threads;
+    shootdown->ns = (uint64_t *)(shootdown + 1);
+    shootdown->others = shootdown->ns + given.calls;
+    if (read_cpus(given.cpus, given.threads + 1, shootdown->cpus) == 0)
+        result = shootdown_run(shootdown);
+    munmap(shootdown, size);
+    return result;
+}
+
 /* -- Facts ----------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(
+    core_open_unnamed_doc,
+    "open_unnamed($module, folder, flags, /)\n--\n\n"
+    "An opener for open(): a file without a name, to be read and written, in a folder. Here and not\n"
+    "in Python, where Ctrl-C may come between a descriptor and the object that closes it.");
+
+static PyObject *core_open_unnamed(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *folder;
+    int flags;
+    if (!PyArg_ParseTuple(args, "O&i:open_unnamed", PyUnicode_FSConverter, &folder, &flags))
+        return NULL;
+    int const fd = open(PyBytes_AsString(folder), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0)
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, folder);
+    Py_DECREF(folder);
+    return fd < 0 ? NULL : PyLong_FromLong(fd);
+}
 
 PyDoc_STRVAR(core_kernels_doc, "kernels($module)\n--\n\nNames of the kernels and of their parameters.");
 
@@ -1028,6 +1426,10 @@ static PyObject *core_cpuid(PyObject *module, PyObject *args)
 /* -- The module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef core_methods[] = {
+    {"shootdown", (PyCFunction)(void (*)(void))core_shootdown, METH_VARARGS | METH_KEYWORDS,
+     core_shootdown_doc},
+    {"fault", (PyCFunction)(void (*)(void))core_fault, METH_VARARGS | METH_KEYWORDS, core_fault_doc},
+    {"open_unnamed", core_open_unnamed, METH_VARARGS, core_open_unnamed_doc},
     {"kernels", core_kernels, METH_NOARGS, core_kernels_doc},
     {"clock_moment", core_clock_moment, METH_NOARGS, core_clock_moment_doc},
     {"clock_calibrate", core_clock_calibrate, METH_NOARGS, core_clock_calibrate_doc},
@@ -1048,7 +1450,8 @@ static int core_exec(PyObject *module)
     if (!state->session_type || PyModule_AddType(module, state->session_type) < 0)
         return -1;
     const struct tlb_code *const code = tlb_code_here();
-    if (PyModule_AddIntConstant(module, "JUMP_REACH", code ? (long)code->reach : 0) < 0)
+    if (PyModule_AddIntConstant(module, "JUMP_REACH", code ? (long)code->reach : 0) < 0 ||
+        PyModule_AddIntConstant(module, "THREADS_MOST", TLB_THREADS) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "WITNESS_ADDS", TLB_WITNESS_ADDS);
 }

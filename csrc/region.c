@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -315,5 +316,102 @@ int tlb_region_scan(const struct tlb_region *region, size_t offset, size_t size,
         return -errno;
     int const status = scan_all(pagemap, &request, ranges, scan);
     close(pagemap);
+    return status;
+}
+
+/* Bytes of a field of smaps, where a line is of that field. */
+static uint64_t smaps_field(const char *line, const char *name)
+{
+    size_t const length = strlen(name);
+    return strncmp(line, name, length) == 0 ? strtoull(line + length, NULL, 10) << 10 : 0;
+}
+
+static void smaps_add(struct tlb_scan *scan, const char *line)
+{
+    uint64_t const reserved = smaps_field(line, "Private_Hugetlb:"); /* which Rss leaves out */
+    scan->present += smaps_field(line, "Rss:") + reserved;
+    scan->huge += smaps_field(line, "AnonHugePages:") + reserved;
+    scan->swapped += smaps_field(line, "Swap:");
+}
+
+/* Whether a line begins a mapping that lies in the region: 1, 0; -1: it begins none. */
+static int smaps_inside(const char *line, const struct tlb_region *region)
+{
+    char *rest;
+    uintptr_t const first = (uintptr_t)region->base, start = strtoull(line, &rest, 16);
+    if (rest == line || *rest != '-')
+        return -1;
+    uintptr_t const end = strtoull(rest + 1, &rest, 16);
+    return first <= start && end <= first + region->size;
+}
+
+/* A text file, without stdio, which wants a heap: this runs in a forked process too. */
+struct text {
+    int file;
+    size_t at, size; /* what is left of the bytes that were read */
+    char bytes[4096];
+};
+
+/* The next character; 0 at the end. */
+static char next_character(struct text *text)
+{
+    if (text->at == text->size) {
+        ssize_t const got = read(text->file, text->bytes, sizeof(text->bytes));
+        text->at = 0;
+        text->size = got > 0 ? (size_t)got : 0;
+    }
+    return text->size ? text->bytes[text->at++] : '\0';
+}
+
+/* The next line without its end, or the beginning of a longer one; false at the end. */
+static bool next_line(struct text *text, char *line, size_t size)
+{
+    size_t length = 0;
+    char one;
+    while ((one = next_character(text)) != '\0' && one != '\n')
+        if (length < size - 1)
+            line[length++] = one;
+    line[length] = '\0';
+    return one != '\0';
+}
+
+int tlb_region_scan_smaps(const struct tlb_region *region, struct tlb_scan *scan)
+{
+    char line[128];
+    int inside = 0;
+    struct text text = {.file = open("/proc/self/smaps", O_RDONLY | O_CLOEXEC)};
+    *scan = (struct tlb_scan){0};
+    if (text.file < 0)
+        return -errno;
+    while (next_line(&text, line, sizeof(line))) {
+        int const begins = smaps_inside(line, region);
+        if (begins >= 0)
+            inside = begins;
+        else if (inside)
+            smaps_add(scan, line);
+    }
+    close(text.file);
+    return 0;
+}
+
+int tlb_region_own(const struct tlb_region *region, uint64_t *bytes)
+{
+    enum { ENTRIES = 512 };
+    uint64_t const own = UINT64_C(1) << 63 | UINT64_C(1) << 56; /* present, and mapped by nobody else */
+    uint64_t entry[ENTRIES];
+    size_t const page = region->base_page, count = region->size / page;
+    size_t const first = (uintptr_t)region->base / page;
+    int const pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    int status = pagemap < 0 ? -errno : 0;
+    *bytes = 0;
+    for (size_t at = 0; at < count && status == 0; at += ENTRIES) {
+        size_t const some = smaller(ENTRIES, count - at), size = some * sizeof(*entry);
+        if (pread(pagemap, entry, size, (off_t)((first + at) * sizeof(*entry))) != (ssize_t)size)
+            status = -EIO;
+        for (size_t i = 0; i < some && status == 0; i++)
+            *bytes += (entry[i] & own) == own ? page : 0;
+    }
+    if (pagemap >= 0)
+        close(pagemap);
     return status;
 }

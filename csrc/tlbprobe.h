@@ -4,6 +4,10 @@
  *   region.c    mappings: aligned, advised, populated, scanned for proof
  *   cycle.c     random single cycles over sets of node addresses
  *   measure.c   the only clock, the only slice loop, the core-clock witness
+ *   child.c     work in a process of its own, and threads there
+ *   touch.c     touches of pages, each with its own time, by one or more threads
+ *   fault.c     what the first touch of a page costs, kind by kind
+ *   shootdown.c what giving pages back costs the caller, and the threads on other CPUs
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
@@ -15,9 +19,11 @@
 #ifndef TLBPROBE_H
 #define TLBPROBE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /* -- Polling: work that lasts asks, every few milliseconds, whether to go on. ------------------------ */
 
@@ -81,6 +87,12 @@ int tlb_region_pass(const struct tlb_region *region, size_t offset, size_t size,
 
 /* What the page table of this process holds for a range (PAGEMAP_SCAN); -ENOTTY before Linux 6.7. */
 int tlb_region_scan(const struct tlb_region *region, size_t offset, size_t size, struct tlb_scan *scan);
+
+/* The same of a whole region by /proc/self/smaps, which any kernel has and where zero pages do not count. */
+int tlb_region_scan_smaps(const struct tlb_region *region, struct tlb_scan *scan);
+
+/* Bytes of a region with a page that no other process maps (/proc/self/pagemap). */
+int tlb_region_own(const struct tlb_region *region, uint64_t *bytes);
 
 /* Gives the memory back in chunks, then the range; after a stop it can be called again for the rest. */
 int tlb_region_unmap(struct tlb_region *region, const struct tlb_poll *poll);
@@ -201,6 +213,157 @@ struct tlb_clock_cost {
 };
 
 void tlb_clock_calibrate(struct tlb_clock_cost *cost);
+
+/* -- Children: work in a process of its own, whose end takes everything with it. ---------------------- */
+
+struct tlb_child {
+    int status;    /* what the work returned; -ECHILD: it did not come to its end */
+    int killed_by; /* the signal that ended it, or 0 */
+};
+
+/*
+ * Runs work in a forked process, which dies with the thread that asked for it; returns its status. The child
+ * lies in memory that both share. What other threads of the caller held stays locked there: the work has no
+ * heap, nor anything that needs one.
+ */
+int tlb_in_child(int (*work)(void *context), void *context, struct tlb_child *child,
+                 const struct tlb_poll *poll);
+
+pid_t tlb_fork(void); /* as fork(2), but no handlers of the caller's libraries run */
+
+/* A thread that is made without a heap. It shares errno and the like with the one that starts it, who does
+ * nothing but wait for it, or calls the system alone. */
+struct tlb_thread {
+    void (*work)(void *context);
+    void *context;
+    _Atomic bool ended;
+};
+
+int tlb_thread_start(struct tlb_thread *thread);
+void tlb_thread_wait(struct tlb_thread *thread);
+int tlb_run_on(int cpu); /* this thread alone; -1: anywhere */
+
+/* -- Touches: single accesses, each with its own time. ----------------------------------------------- */
+
+enum { TLB_THREADS = 64 }; /* the most at once */
+
+/* Of functions whose page faults count: AddressSanitizer would have some of its own beside each of ours. */
+#define TLB_UNSANITIZED __attribute__((no_sanitize("address")))
+
+struct tlb_faults { /* page faults of this thread: what there were at the beginning, then the difference */
+    uint64_t minor, major;
+};
+
+void tlb_faults_begin(struct tlb_faults *faults);
+void tlb_faults_end(struct tlb_faults *faults);
+
+struct tlb_touches {
+    char *base;
+    uint64_t step;         /* bytes from one page to the next */
+    const uint32_t *order; /* the page that each touch is to; NULL: in address order */
+    bool write;
+    uint64_t count;   /* touches: whole blocks */
+    uint64_t block;   /* touches that share one time */
+    unsigned threads; /* 1 .. TLB_THREADS: each does a part of them, one after the other */
+    const int *cpus;  /* [threads] to run on; NULL: anywhere */
+    uint64_t *ns;     /* [count / block]: nanoseconds of each block, one read of the clock included */
+};
+
+struct tlb_touched {
+    struct tlb_faults faults;
+    uint64_t overhead_ns; /* what the clock put into every time */
+    uint64_t wall_ns;     /* from the first thread's begin to the last one's end */
+};
+
+int tlb_touch(const struct tlb_touches *touches, struct tlb_touched *touched);
+
+/* What reading the clock puts into a time: the median of touches that cost nothing. It brings in code, stack
+ * and what else a timed part needs, so that this causes no fault in it. */
+uint64_t tlb_clock_overhead(void);
+
+uint64_t tlb_median(uint64_t *values, size_t count); /* sorts them */
+
+/* -- Faults: what the first touch of a page costs. ---------------------------------------------------- */
+
+/* clang-format off */
+#define TLB_FAULT_KINDS(X)                                                       \
+    X(read) X(write) X(write_after_read) X(second)                               \
+    X(fill) X(populate_write) X(map_populate)                                    \
+    X(refault_dontneed) X(refault_free) X(fork_parent) X(fork_child)             \
+    X(file) X(pread)
+/* clang-format on */
+
+enum tlb_fault_kind {
+#define TLB_ENTRY(name) TLB_FAULT_##name,
+    TLB_FAULT_KINDS(TLB_ENTRY)
+#undef TLB_ENTRY
+};
+
+/* Bytes of a process by /proc/self/statm; 0: unknown. Linux counts resident ones in batches a CPU. */
+struct tlb_memory {
+    uint64_t size, resident;
+};
+
+/* Lies in memory that is shared with the process that does the work, as ns, after and order do. */
+struct tlb_fault {
+    enum tlb_fault_kind kind;
+    struct tlb_region_request request;
+    int advice;       /* of madvise(2), before the first touch; -1: none */
+    bool without_thp; /* transparent huge pages are refused to the process: for what advice cannot reach */
+    int fd;           /* of a file to be mapped instead of anonymous memory; -1: none */
+    bool shared;      /* how a file is mapped */
+    uint64_t chunk;   /* bytes of one time where touches have none: filling and populating */
+    uint64_t times;   /* in touches.ns: of chunks, or of blocks of touches */
+    struct tlb_touches touches; /* base is set here */
+    uint64_t *after;            /* [touches.count]: the first access to each page after populating, or NULL */
+
+    struct tlb_child child;
+    const char *failed; /* the step that a negative status is of */
+    char *buffer;       /* of pread(2) */
+    uint64_t map_ns, prepare_ns, discard_ns, fork_ns, unmap_ns;
+    struct tlb_faults prepared;       /* by touches before the timed part */
+    struct tlb_touched touched;       /* the timed part */
+    struct tlb_touched touched_after; /* ... and the accesses after populating */
+    uint64_t cached;                  /* bytes of a file in the page cache before; UINT64_MAX: unknown */
+    uint64_t zero;                    /* bytes of zero pages before they are written; UINT64_MAX: unknown */
+    uint64_t copied;                  /* bytes no longer shared after a fork; UINT64_MAX: unknown */
+    struct tlb_scan scan;             /* pages of the whole region at the end */
+    int scan_status;                  /* of it; 1: by smaps */
+    bool looked; /* scan, copied and touched_memory are those of the process that touched last */
+    struct tlb_memory before, mapped, touched_memory;
+};
+
+/* Does it in a process of its own: see tlb_in_child. */
+int tlb_fault(struct tlb_fault *fault, const struct tlb_poll *poll);
+
+/* -- Shootdowns: what taking pages away costs. -------------------------------------------------------- */
+
+enum tlb_shootdown_kind { TLB_UNMAP, TLB_PROTECT, TLB_DONTNEED };
+
+/* Lies in memory that is shared with the process that does the work, as ns and others do. */
+struct tlb_shootdown {
+    enum tlb_shootdown_kind kind;
+    struct tlb_region_request request;
+    int advice;            /* of madvise(2), before the first touch; -1: none */
+    uint64_t step;         /* bytes of one call */
+    uint64_t calls;        /* each on the next bytes of the region */
+    unsigned threads;      /* others, 0 .. TLB_THREADS - 1, that go on reading memory of their own */
+    int cpus[TLB_THREADS]; /* of the caller, then of the others; -1: anywhere */
+    uint64_t *ns;          /* [calls]: the caller's time */
+    uint64_t *others;      /* [threads * calls]: the longest round of a thread that a call fell into */
+
+    struct tlb_child child;
+    const char *failed;             /* the step that a negative status is of */
+    uint64_t map_ns, populate_ns;   /* before the calls */
+    struct tlb_faults faults;       /* of populating */
+    struct tlb_scan scan;           /* pages of the whole region before the calls */
+    int scan_status;                /* of it; 1: by smaps */
+    uint64_t overhead_ns;           /* of one reading of the clock, in every time of the caller */
+    uint64_t quiet_ns[TLB_THREADS]; /* a round of each thread with no call in it: the median of many */
+};
+
+/* Does it in a process of its own: see tlb_in_child. */
+int tlb_shootdown(struct tlb_shootdown *shootdown, const struct tlb_poll *poll);
 
 /* -- The instruction set. ------------------------------------------------------------------------------ */
 

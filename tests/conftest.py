@@ -14,8 +14,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tlbprobe import Backing, Curve, Measurement, Refusal, Sweep, Translation, machine
+from tlbprobe import (
+    Backing,
+    Curve,
+    FaultParts,
+    Measurement,
+    PageTimes,
+    Refusal,
+    ShootdownTimes,
+    Sweep,
+    Translation,
+    machine,
+)
 from tlbprobe.curves import view_sizes
+from tlbprobe.faultparts import Part
 
 CSRC = Path(__file__).parents[1] / "csrc"
 COMPILER = os.environ.get("CC", "gcc")
@@ -187,7 +199,9 @@ def machine_code():
 # --- results made by hand --------------------------------------------------------------------------------
 
 
-def make_measurement(low=2.0, slices=240, pages="base", page_size=4096, size=1 << 20, **changes):
+def make_measurement(
+    low=2.0, slices=240, pages="base", page_size=4096, size=1 << 20, *, of=Measurement, **changes
+):
     noise = np.random.default_rng(size % 1000 + slices).exponential(0.02, slices)
     fields = {
         "probe": "chase",
@@ -202,7 +216,7 @@ def make_measurement(low=2.0, slices=240, pages="base", page_size=4096, size=1 <
         "host": {"facts": [{"name": "cpu.name", "value": "Some CPU"}], "tlb": []},
         "started": "2026-01-02T03:04:05.678+00:00",
     }
-    return Measurement(**{**fields, **changes})
+    return of(**{**fields, **changes})
 
 
 def make_translation(cost=1.5, slices=240, **changes):
@@ -225,10 +239,65 @@ def make_curve(policies, sizes, refused=()):
     return Curve(**made, view=view_sizes(sizes), notes=["hugetlb: none free; to offer it: echo 1"])
 
 
+def make_page_times(ns=None, kind="write", pages="base", page_size=4096, counts=None, **changes):
+    times = np.linspace(400.0, 900.0, 64) if ns is None else np.asarray(ns, float)
+    params = {"bytes": 4096 * times.size, "kind": kind, "order": "sequential", "threads": 1, "step": 4096}
+    params |= {"access": "write", "block": 1, "bytes_per_time": page_size or 4096, "cache": "warm"}
+    fields = {
+        "probe": "fault",
+        "ns": times,
+        "accesses_per_slice": 1,
+        "disturbed": [],
+        "setup": {"map": 1e-5, "unmap": 6.4e-6},
+        "faults": {"minor": times.size, "major": 0, "expected": times.size},
+        "params": params | {"mapped_bytes": 4096 * times.size, "pages": pages, "seed": 0},
+        "backing": Backing(pages, page_size, {page_size or 4096: 1.0}, "proved", "PAGEMAP_SCAN"),
+        "counts": {"touches": times.size} | (counts or {}),
+        "index": np.arange(times.size),
+        "thread": np.zeros(times.size),
+        "overhead_ns": 20.0,
+        "wall_ns": float(times.sum()) + 20.0 * times.size,
+    }
+    return make_measurement(of=PageTimes, **{"core_ghz": None, **fields, **changes})
+
+
+def make_shootdown(calls=32, threads=2, **changes):
+    random = np.random.default_rng(calls)
+    params = {"bytes": 4096 * calls, "kind": "unmap", "threads": threads, "step": 4096, "pages": "base"}
+    fields = {
+        "probe": "shootdown",
+        "ns": 3000 + random.exponential(500, calls),
+        "accesses_per_slice": 1,
+        "disturbed": [],
+        "core_ghz": None,
+        "setup": {"map": 1e-5, "populate": 1e-4},
+        "faults": {"minor": None, "major": None, "expected": None},
+        "params": params | {"mapped_bytes": 4096 * calls, "seed": 0, "cpu": 0},
+        "counts": {"interrupts": calls * threads},
+        "others": 900 + random.exponential(100, (threads, calls)),
+        "quiet_ns": np.full(threads, 40.0),
+        "overhead_ns": 20.0,
+    }
+    return make_measurement(of=ShootdownTimes, **{**fields, **changes})
+
+
+def make_fault_parts(**runs):
+    runs = runs or {"write": make_page_times(), "write on thp": make_page_times([2e5] * 8, page_size=2 << 20)}
+    parts = (Part("trap", 250.0, "a page", "by hand"), Part("copying", None, "", "it is not known"))
+    return FaultParts(1 << 18, parts, runs)
+
+
 @pytest.fixture(scope="session")
 def made():
     """Functions that make results by hand: nothing is measured."""
-    return SimpleNamespace(measurement=make_measurement, translation=make_translation, curve=make_curve)
+    return SimpleNamespace(
+        measurement=make_measurement,
+        translation=make_translation,
+        curve=make_curve,
+        page_times=make_page_times,
+        shootdown=make_shootdown,
+        fault_parts=make_fault_parts,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -241,4 +310,9 @@ def examples():
         "refusal": Refusal("MemoryError", "it would not fit"),
         "sweep": curve.chase,
         "curve": curve,
+        "page_times": make_page_times(
+            after=np.linspace(1, 90, 64), counts={"faults_after": 0}, warnings=("one more fault",)
+        ),
+        "shootdown_times": make_shootdown(),
+        "fault_parts": make_fault_parts(),
     }

@@ -28,12 +28,15 @@ COMMANDS = [
     "lookup",
     "objects",
     "jump",
+    "fault",
+    "shootdown",
     "translation",
     "host",
     "pages",
     "show",
     "plot",
 ]
+SINGLE = ["page_times", "shootdown_times", "fault_parts"]  # results of times of single accesses
 HUGE = "900000T"  # no machine has it
 QUICK = ["--max-seconds", "0.02"]
 RUN = [sys.executable, "-m", "tlbprobe"]
@@ -188,7 +191,7 @@ def test_wrong_lists_and_ranges(run, arguments, status, said):
 # --- saved results ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["measurement", "translation", "sweep", "curve"])
+@pytest.mark.parametrize("kind", ["measurement", "translation", "sweep", "curve", *SINGLE])
 def test_show_and_plot_every_kind(run, saved, kind):
     status, out, err = run("show", saved / f"{kind}.npz")
     assert (status, err) == (0, "")

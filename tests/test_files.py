@@ -17,7 +17,8 @@ import pytest
 import tlbprobe as tp
 from tlbprobe import measurement, sweeps
 
-KINDS = ["measurement", "translation", "refusal", "sweep", "curve"]
+SINGLE = ["page_times", "shootdown_times", "fault_parts"]  # of times of single accesses
+KINDS = ["measurement", "translation", "refusal", "sweep", "curve", *SINGLE]
 
 
 def same(one, other):

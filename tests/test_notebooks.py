@@ -32,6 +32,14 @@ QUICK = {
         "max_seconds": 0.02,
         "array_size": 8 << 20,
     },
+    "06-demand-paging": {
+        "size": "8MiB",
+        "kinds_size": "8MiB",
+        "file_size": "8MiB",
+        "calls": 64,
+        "repeats": 2,
+        "max_seconds": 0.05,
+    },
 }
 
 

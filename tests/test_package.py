@@ -20,6 +20,8 @@ LAYERS = [
     {"measurement"},
     {"timing"},
     {"points"},
+    {"faults"},
+    {"faultparts", "shootdowns"},
     {"probes"},
     {"effective", "sweeps", "hierarchy", "program"},
     {"curves"},

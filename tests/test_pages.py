@@ -235,7 +235,7 @@ def test_mappings_are_split_below_the_next_larger_size_that_is_enabled(tmp_path,
 )
 def test_pages_may_come_in_sizes_that_are_enabled_for_the_advice(tmp_path, big_pages, name, possible):
     write(tmp_path, thp_files(512 * MIB, "never", kb256="always"))
-    assert pages._possible_sizes(pages.find_policy(name)) == [size * KIB for size in possible]
+    assert pages.possible_sizes(pages.find_policy(name)) == [size * KIB for size in possible]
 
 
 # --- judging ---------------------------------------------------------------------------------------------

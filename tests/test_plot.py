@@ -70,7 +70,20 @@ def test_draws_on_the_given_axes(examples, ax, kind):
     drawn(ax.figure)
 
 
-@pytest.mark.parametrize("kind", ["measurement", "translation", "sweep", "curve"])
+SINGLE = ["page_times", "shootdown_times", "fault_parts"]
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_single_times_on_the_given_axes(examples, ax, kind):
+    assert examples[kind].plot(ax) is ax
+    assert ax.figure.axes == [ax], "it makes no other axes"
+    assert ax.lines or ax.patches
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    drawn(ax.figure)
+
+
+@pytest.mark.parametrize("kind", ["measurement", "translation", "sweep", "curve", *SINGLE])
 def test_makes_axes_of_its_own(examples, kind):
     from matplotlib import pyplot as plt
 

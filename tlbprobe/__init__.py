@@ -17,9 +17,12 @@ from .advice import PageNeed, ProgramMapping, page_needs, program_mappings
 from .curves import Curve, curve
 from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
+from .faultparts import FaultParts, fault_parts
+from .faults import PageTimes, fault
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
 from .probes import PROBES, chase, jump, lookup, objects, stride, translation
+from .shootdowns import ShootdownTimes, shootdown
 from .sweeps import Refusal, Sweep, counts, sizes, sweep
 
 __all__ = [
@@ -28,19 +31,24 @@ __all__ = [
     "BackingError",
     "Curve",
     "EffectivePageSize",
+    "FaultParts",
     "Host",
     "Measurement",
     "PageNeed",
     "PagePolicy",
+    "PageTimes",
     "ProgramMapping",
     "Refusal",
     "Region",
+    "ShootdownTimes",
     "Sweep",
     "Translation",
     "chase",
     "counts",
     "curve",
     "effective_page_size",
+    "fault",
+    "fault_parts",
     "host",
     "jump",
     "load",
@@ -49,6 +57,7 @@ __all__ = [
     "page_needs",
     "page_policies",
     "program_mappings",
+    "shootdown",
     "sizes",
     "stride",
     "sweep",

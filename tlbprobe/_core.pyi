@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Buffer, disjoint_base  # for type checkers alone: nothing imports a stub
 
 JUMP_REACH: Final[int]
+THREADS_MOST: Final[int]
 WITNESS_ADDS: Final[int]
 
 @disjoint_base
@@ -57,8 +58,46 @@ class Session:
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
 
+def open_unnamed(folder: str, flags: int, /) -> int: ...
 def kernels() -> dict[str, list[str]]: ...
 def clock_moment() -> tuple[int, int, int]: ...
 def clock_calibrate() -> tuple[float, int]: ...
 def cpu() -> int: ...
 def cpuid(leaf: int, subleaf: int, /) -> tuple[int, int, int, int] | None: ...
+def fault(
+    kind: str,
+    *,
+    size: int,
+    alignment: int,
+    base_page: int,
+    page: int,
+    huge_shift: int,
+    piece: int,
+    advice: int,
+    without_thp: bool,
+    fd: int,
+    shared: bool,
+    write: bool,
+    step: int,
+    count: int,
+    block: int,
+    chunk: int,
+    after: bool,
+    order: npt.NDArray[np.uint32] | None,
+    threads: int,
+    cpus: tuple[int, ...],
+) -> dict[str, Any] | tuple[str, int, int]: ...
+def shootdown(
+    kind: str,
+    *,
+    size: int,
+    alignment: int,
+    base_page: int,
+    page: int,
+    huge_shift: int,
+    piece: int,
+    advice: int,
+    step: int,
+    calls: int,
+    cpus: tuple[int, ...],
+) -> dict[str, Any] | tuple[str, int, int]: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import inspect
 import json
 import math
@@ -20,6 +21,8 @@ from typing import Any, Literal
 
 from . import advice, curves, facts, probes, sweeps
 from .curves import Curve
+from .faultparts import FaultParts, fault_parts
+from .faults import PageTimes, fault
 from .measurement import (
     FileFormatError,
     Interval,
@@ -35,6 +38,7 @@ from .measurement import (
     replacing,
 )
 from .pages import Backing, page_policies
+from .shootdowns import ShootdownTimes
 from .sweeps import Point, Refusal, Sweep, Table
 from .units import approximate_size, format_seconds, format_size, parse_size, printable
 
@@ -42,6 +46,7 @@ DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 TABLE_WIDTH = 118  # where the output is no terminal
 PICTURES = (".png", ".svg", ".pdf")
 MAPPINGS_SHOWN = 20
+WIDE = 40  # characters of choices that no line of help has the room for
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -141,6 +146,9 @@ def _add_probe(commands: Any, name: str, probe: Callable[..., Any]) -> None:
         "sizes and counts with N points an octave as FIRST:LAST:N. A point takes up to --max-seconds."
     )
     _add_parameters(parser, probe, _named_on_the_command_line(probe), several=True)
+    if name == "fault":
+        about = "say where the time of a fault goes, part by part, from a dozen kinds of this size"
+        parser.add_argument("--parts", action="store_true", help=about)
     _add_outputs(parser)
 
 
@@ -187,7 +195,8 @@ def _reading(kind: Any, several: bool) -> dict[str, Any]:
         return {"type": _names, "metavar": "NAME,..."}
     if typing.get_origin(first) is Literal:
         choices = typing.get_args(first)
-        return {"type": _several(_one_of(choices)), "metavar": "{" + ",".join(choices) + "}"}
+        shown = "{" + ",".join(choices) + "}"
+        return {"type": _several(_one_of(choices)), "metavar": shown if len(shown) < WIDE else "NAME"}
     if str in parts:  # sizes and counts are int or str
         return {"metavar": "SIZE" if int in parts else "NAME"}
     return {"type": _several(first) if several else first, "metavar": "N" if first is int else "X"}
@@ -240,10 +249,20 @@ def _parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
 
 def _run_probe(probe: Callable[..., Any], options: argparse.Namespace) -> int:
     _check_outputs(options)
+    if getattr(options, "parts", False):
+        _check_parts(options)
+        return _deliver(fault_parts(options.size, seed=options.seed, cpu=options.cpu), options)
     arguments = {name: _values(name, getattr(options, name)) for name in _named_on_the_command_line(probe)}
     if any(isinstance(value, list) for value in arguments.values()):
         return _deliver(sweeps.sweep(probe, **arguments), options)
     return _deliver(probe(**arguments), options)
+
+
+def _check_parts(options: argparse.Namespace) -> None:
+    """Raise a ValueError for what has no meaning where every kind of fault is measured."""
+    for name, parameter in inspect.signature(fault).parameters.items():
+        if name not in ("size", "seed", "cpu") and getattr(options, name) != parameter.default:
+            raise ValueError(f"--{name} makes no sense with --parts, which measures every kind by itself")
 
 
 def _values(name: str, given: Any) -> Any:
@@ -342,7 +361,7 @@ def draw(result: Any, path: str) -> None:
     os.environ.pop("MPLBACKEND", None)  # of no use here, and an error where it names none
     from matplotlib.figure import Figure
 
-    if isinstance(result, Curve):
+    if isinstance(result, Curve | PageTimes):
         figure = result.figure()
     else:
         figure = Figure(figsize=(8, 5), layout="constrained", dpi=130)
@@ -355,6 +374,10 @@ def show(result: Any, *, as_json: bool = False, as_csv: bool = False) -> None:
     """Print a result on stdout."""
     if as_json:
         print(json.dumps(_without_nan(result.summary()), indent=2, allow_nan=False))
+    elif as_csv and isinstance(result, FaultParts):
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(("part", "ns", "per", "how"))
+        writer.writerows((part.name, part.ns, part.per, part.how) for part in result.parts)
     elif as_csv:
         table = result if isinstance(result, Table) else _single(result)
         table.write_csv(sys.stdout)
@@ -451,6 +474,8 @@ def _point_cells(point: Point) -> dict[str, str]:
     if isinstance(point, Refusal):
         return {"proved": "refused"}
     run = point.spread if isinstance(point, Translation) else point
+    if isinstance(run, PageTimes | ShootdownTimes):
+        return _single_times_cells(run)
     return {
         "proved": _proved_cell(run.backing),
         "low": format_number(run.low),
@@ -470,6 +495,22 @@ def _count_cells(point: Point) -> dict[str, str]:
         name.replace("_", " "): f"{found[page]:,.4g}" if found[page] < 1000 else f"{found[page]:,}"
         for name, found in counted.items()
         if isinstance(found, Mapping) and page in found
+    }
+
+
+def _single_times_cells(run: PageTimes | ShootdownTimes) -> dict[str, str]:
+    """Cells of times that are of one access each."""
+    cells = {"median": format_number(run.median), "mean": format_number(run.mean), "times": str(run.ns.size)}
+    if isinstance(run, ShootdownTimes):
+        lost = run.others_median
+        return {**cells, "others lost": "" if lost is None else format_number(lost)}
+    expected = run.faults["expected"]
+    return {
+        "proved": _proved_cell(run.backing),
+        **cells,
+        "faults": f"{run.faults['minor']}"
+        + (f" + {run.faults['major']} major" if run.faults["major"] else ""),
+        "expected": "" if expected is None else str(expected),
     }
 
 

@@ -6,6 +6,7 @@ Nothing here raises for what a machine lacks: an absent or garbled file is ``Non
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -29,12 +30,11 @@ MOST_BYTES = 1 << 20  # no file read here is longer on a sane machine
 
 def load_text(root: Root, path: str, most: int = MOST_BYTES) -> str:
     """Text of one file, or an OSError."""
-    with open(Path(root, path), "rb", opener=_unblocked) as file:
-        return (file.read(most) or b"").decode("utf-8", "replace")
-
-
-def _unblocked(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # no odd file can hang us
+    place = Path(root, path)
+    if place.is_fifo() or place.is_char_device():  # no odd file can hang us
+        raise OSError(errno.EINVAL, "not a regular file", str(place))
+    with place.open("rb") as file:
+        return file.read(most).decode("utf-8", "replace")
 
 
 def read_text(root: Root, path: str) -> str | None:
@@ -132,6 +132,12 @@ def thp_mode(root: Root = "/") -> str | None:
 def shmem_mode(root: Root = "/") -> str | None:
     """Mode of huge pages for shared memory: ``always``, ``within_size``, ``advise``, ``never`` ..."""
     return _bracketed(read_text(root, f"{THP}/shmem_enabled"))
+
+
+def shmem_is_small(root: Root = "/") -> bool:
+    """Whether shared memory without advice is of base pages, by the settings of every size."""
+    modes = {_bracketed(read_text(root, f"{THP}/{name}/shmem_enabled")) for _, name in _sized(root, THP)}
+    return not {shmem_mode(root), *modes} & {"always", "within_size", "force"}
 
 
 def mthp_modes(root: Root = "/") -> dict[int, str]:
@@ -261,6 +267,16 @@ class _Mount:
     root: str  # the group that the mount point shows
     point: str
     controllers: frozenset[str]  # empty: the unified hierarchy of cgroup v2
+
+
+def file_system(device: int, root: Root = "/") -> str | None:
+    """Type of the file system with a device number, such as ``ext4``; ``None`` where no mount tells."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in (read_text(root, "proc/self/mountinfo") or "").splitlines():
+        before, _, after = line.partition(" - ")
+        if after and before.split()[2:3] == [wanted]:
+            return after.split()[0]
+    return None
 
 
 def _mounts(root: Root) -> Iterator[_Mount]:

@@ -280,6 +280,7 @@ class Measurement(Result):
 
     kind: ClassVar[str] = "measurement"
     low_quantile: ClassVar[float] = analysis.LOW_QUANTILE
+    arrays: ClassVar[tuple[str, ...]] = ("ns", "disturbed")  # fields that are saved as arrays
 
     probe: str
     ns: Floats
@@ -324,6 +325,11 @@ class Measurement(Result):
         """Low quantile of the slices, ns per access: the estimate least moved by disturbance."""
         return analysis.low(self.ns)
 
+    @property
+    def estimate(self) -> float:
+        """What stands for all the times: `low`, or their median where each is of a single access."""
+        return self.low
+
     @functools.cached_property
     def interval(self) -> Interval:
         """95 % confidence interval of `low`, ns; ``None`` where there are too few slices for one."""
@@ -364,6 +370,12 @@ class Measurement(Result):
             "slices": self.ns.size,
             "accesses_per_slice": self.accesses_per_slice,
             "disturbed_share": float(self.disturbed.mean()),
+            **self._facts(),
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        """What every measurement knows beside its times, as plain values."""
+        return {
             "page_size": self.backing.page_size,
             "backing": self.backing.to_dict(),
             "setup_seconds": self.setup,
@@ -423,24 +435,21 @@ class Measurement(Result):
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
-        put("ns", self.ns)
-        put("disturbed", self.disturbed)
+        for name in self.arrays:
+            put(name, getattr(self, name))
         for name, values in self.counters.items():
             put(f"counters/{name}", values)
-        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ARRAYS}
+        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in self.arrays}
         return {**plain, "backing": self.backing.to_dict(), "counters": list(self.counters)}
 
     @classmethod
     def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
         """Read back what `to_parts` wrote."""
-        read = {name: get(name) for name in ARRAYS}
+        read = {name: get(name) for name in cls.arrays}
         # What a later field holds, an older file does not have.
         plain = {one.name: parts[one.name] for one in fields(cls) if one.name in parts}
         counters = {name: get(f"counters/{name}") for name in parts["counters"]}
         return cls(**{**plain, **read, "backing": Backing.from_dict(parts["backing"]), "counters": counters})
-
-
-ARRAYS = ("ns", "disturbed")  # fields of a Measurement that are saved as arrays
 
 
 # Parameters that every result has, or that follow from others: not what tells one from another.

@@ -12,7 +12,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,7 +112,7 @@ def _thp_policy(name: str, kind: Kind, size: int, mode: str, path: str) -> PageP
     return PagePolicy(name, kind, size)
 
 
-def _possible_sizes(policy: PagePolicy) -> list[int]:
+def possible_sizes(policy: PagePolicy) -> list[int]:
     """Page sizes below the PMD size that the kernel may give to a policy, the base page first."""
     enabled = {
         "base": (),
@@ -331,6 +331,34 @@ def _piece(policy: PagePolicy) -> int:
     return min((size for size in enabled if size > policy.page_size), default=0) // 2
 
 
+def mapping_request(policy: PagePolicy) -> dict[str, int]:
+    """How a mapping on a policy is made, as _core takes it."""
+    base = machine.base_page_size()
+    page = policy.page_size or base
+    return {
+        "alignment": _alignment(policy),
+        "base_page": base,
+        "page": page,
+        "huge_shift": page.bit_length() - 1 if policy.kind == "hugetlb" else 0,
+        "piece": _piece(policy),
+    }
+
+
+def advice_for(policy: PagePolicy) -> int | None:
+    """Advice of madvise(2) that a policy needs before the first touch."""
+    if policy.kind == "base":  # a kernel that has only base pages knows no such advice
+        return None if machine.pmd_size() is None else MADV_NOHUGEPAGE
+    return MADV_HUGEPAGE if policy.kind in ("thp", "mthp") else None
+
+
+def default_page() -> int | None:
+    """Bytes of the pages that memory without advice gets; ``None`` where the kernel chooses among several."""
+    default = PagePolicy("default", "default", None)
+    pmd_mode = _thp_modes().get(machine.pmd_size() or 0, ("never", ""))[0]
+    sizes = possible_sizes(default)
+    return sizes[0] if len(sizes) == 1 and pmd_mode != "always" else None
+
+
 def round_up(size: int, unit: int) -> int:
     """Round up to a multiple of a unit."""
     return -(-size // unit) * unit
@@ -439,6 +467,29 @@ def _what_is_odd(scan: Scan, granule: int | None) -> str:
     return ", ".join(odd)
 
 
+def count_granule(possible: Sequence[int], size: int, huge: int, faults: int) -> int | None:
+    """Bytes that one fault populated: of several possible sizes the one that the number of faults fits.
+
+    Of `size` bytes, `huge` were of PMD size. One stray fault in a thousand is let pass; of fewer, one page
+    that came smaller would look alike.
+    """
+    if len(possible) == 1:
+        return possible[0]
+    faults -= huge // (machine.pmd_size() or 1)
+    expected = {page: (size - huge) / page for page in possible}
+    fits = [page for page, count in expected.items() if 0 <= faults - count <= min(3, count // 1000)]
+    return fits[0] if len(fits) == 1 else None
+
+
+def complaint(policy: PagePolicy, found: Backing) -> str:
+    """Say what is wrong with a backing by the policy that was asked for; empty if nothing is."""
+    wanted = policy.page_size
+    if found.proof != "unknown" and (wanted is None or found.page_size == wanted):
+        return ""
+    note = f" ({found.note})" if found.note else ""
+    return f"pages={policy.name!r} was asked, but found were {found}{note}"
+
+
 # --- regions ---------------------------------------------------------------------------------------------
 
 SMAPS_HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ")
@@ -527,7 +578,7 @@ class Region(_core.Mapping):
         self.setup: dict[str, float] = {}
         self.faults: int | None = None
         self._granule: int | None = None
-        self._possible = _possible_sizes(self.policy)
+        self._possible = possible_sizes(self.policy)
         if touch not in ("random", "sequential"):
             raise ValueError(f"touch={touch!r} must be 'random' or 'sequential'")
         what = f"Region(size={format_size(self.size)!r}, pages={self.pages!r})"
@@ -586,31 +637,19 @@ class Region(_core.Mapping):
             raise
 
     def _map(self, mapped: int) -> None:
-        policy, base = self.policy, machine.base_page_size()
-        page = policy.page_size or base
-        super().__init__(
-            mapped,
-            alignment=_alignment(policy),
-            base_page=base,
-            page=page,
-            huge_shift=page.bit_length() - 1 if policy.kind == "hugetlb" else 0,
-            piece=_piece(policy),
-            sparse=self.sparse,
-        )
+        super().__init__(mapped, **mapping_request(self.policy), sparse=self.sparse)
 
     def _advise(self) -> None:
-        advice = {"base": MADV_NOHUGEPAGE, "thp": MADV_HUGEPAGE, "mthp": MADV_HUGEPAGE}.get(self.policy.kind)
+        advice = advice_for(self.policy)
         if advice is None:
             return
-        if advice == MADV_NOHUGEPAGE and machine.pmd_size() is None:
-            return  # a kernel that has only base pages knows no such advice
         name = "MADV_NOHUGEPAGE" if advice == MADV_NOHUGEPAGE else "MADV_HUGEPAGE"
         note = f"madvise({name}) was refused, by a seccomp filter perhaps: pages='default' needs no advice"
         try:
             self.advise(advice)
         except OSError as error:
             self._refused(error, note)
-            self._possible = _possible_sizes(PagePolicy("default", "default", None))
+            self._possible = possible_sizes(PagePolicy("default", "default", None))
 
     def _refused(self, error: OSError, note: str) -> None:
         """Explain a refused request; where it is not strict, go on: the proof says what the pages are."""
@@ -632,18 +671,9 @@ class Region(_core.Mapping):
                 self._collapse()
 
     def _count_granule(self, faults: int) -> int | None:
-        """Bytes that one fault populated: of several possible sizes the one that the number of faults fits.
-
-        One stray fault in a thousand is let pass; of fewer, one page that came smaller would look alike.
-        """
-        if len(self._possible) == 1:
-            return self._possible[0]
-        scan, pmd = self._scan(self.mapped_bytes), machine.pmd_size()
-        huge = scan.huge if scan and pmd else 0
-        faults -= huge // (pmd or 1)
-        expected = {size: (self.mapped_bytes - huge) / size for size in self._possible}
-        fits = [size for size, count in expected.items() if 0 <= faults - count <= min(3, count // 1000)]
-        return fits[0] if len(fits) == 1 else None
+        """Bytes that one fault populated."""
+        scan = self._scan(self.mapped_bytes) if len(self._possible) > 1 else None
+        return count_granule(self._possible, self.mapped_bytes, scan.huge if scan else 0, faults)
 
     def _collapse(self) -> None:
         note = "MADV_COLLAPSE needs Linux 6.1 and free huge pages; EINVAL: unknown or disabled"
@@ -727,11 +757,7 @@ class Region(_core.Mapping):
 
     def complaint(self, found: Backing) -> str:
         """Say what is wrong with a backing by the policy that was asked for; empty if nothing is."""
-        wanted = self.policy.page_size
-        if found.proof != "unknown" and (wanted is None or found.page_size == wanted):
-            return ""
-        note = f" ({found.note})" if found.note else ""
-        return f"pages={self.pages!r} was asked, but found were {found}{note}"
+        return complaint(self.policy, found)
 
     # Living with it.
 

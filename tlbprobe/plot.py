@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from . import machine
+from .faultparts import FaultParts
+from .faults import PageTimes, format_time
 from .measurement import Measurement, Translation, access_word, format_ns, recorded_host
+from .shootdowns import ShootdownTimes
 from .sweeps import COUNT_AXES, SIZE_AXES, axis_text
-from .units import format_count, format_size, page_suffix
+from .units import format_count, format_seconds, format_size, page_suffix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +30,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")  # the next one where the colours are used up
 GREY = "#666666"
 BAND = 0.18  # opacity of an interval
+FASTEST = 5.0  # nanoseconds: where a log axis of single times begins, below what a clock can see of one
+CLOCKS = 20.0  # nanoseconds: single times up to here are the clock's, and no mode of anything else
 
 Table = npt.NDArray[Any]
 LOW = ("low_ns", "interval_low_ns", "interval_high_ns")  # columns of an estimate and its interval
@@ -170,6 +176,141 @@ def _finish_slices(ax: Axes, ns: Table, title: str) -> Axes:
     return _finish(ax, title)
 
 
+# --- single accesses -------------------------------------------------------------------------------------
+
+
+def page_times(result: PageTimes, ax: Axes | None = None) -> Axes:
+    """Draw each time over the place that was touched: where pages and tables begin shows as a pattern."""
+    ax = _axes(ax)
+    several = bool(result.thread.any())
+    for thread in np.unique(result.thread):
+        chosen = result.thread == thread
+        at = result.index[chosen]
+        size = 2.0 if at.size > 5000 else 3.5
+        label = f"thread {thread}" if several else None
+        ax.plot(at, _positive(result.ns[chosen]), ".", markersize=size, alpha=0.5, label=label)
+    if several:
+        ax.legend(frameon=False)
+    _log_time(ax, result.ns, "y")
+    ax.set_ylabel(f"time of one {result.unit}")
+    ax.set_xlabel(f"place, in steps of {format_size(result.params['step'])}")
+    return _finish(
+        ax, f"{result.params['kind']} on {result.backing.asked!r} pages, in the order of addresses"
+    )
+
+
+def time_distribution(result: PageTimes, ax: Axes | None = None) -> Axes:
+    """Draw how often each time came, both axes logarithmic, with the modes named."""
+    ax = _axes(ax)
+    several = {f"{result.params['kind']}, a {result.unit}": result.ns}
+    if result.after.size:
+        several["first access after populating, a touch"] = result.after
+    _histograms(ax, several)
+    ax.set_xlabel("time" if result.after.size else f"time of one {result.unit}")
+    return _finish(ax, "How often it took how long")
+
+
+def page_times_figure(result: PageTimes) -> Figure:
+    """Draw the distribution of the times, and each over its place."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.8), layout="constrained", dpi=130)
+    left, right = figure.subplots(1, 2)
+    time_distribution(result, left)
+    page_times(result, right)
+    figure.suptitle(result.title, x=0.01, ha="left", fontsize="medium", color=GREY)
+    return figure
+
+
+def fault_parts(result: FaultParts, ax: Axes | None = None) -> Axes:
+    """Draw the median of a first write by page size: a whole page, and as much memory as a base page."""
+    ax = _axes(ax)
+    writes = [run for name, run in result.runs.items() if name.split(" ")[0] == "write"]
+    known = {run.backing.page_size: run for run in writes if run.backing.page_size}
+    sizes = sorted(known)
+    runs = [known[size] for size in sizes]
+    if runs:
+        ax.plot(sizes, [run.median for run in runs], "o-", color=COLOURS[1], label="a page")
+        shares = [run.median * machine.base_page_size() / run.bytes_per_time for run in runs]
+        ax.plot(sizes, shares, "s-", color=COLOURS[2], label="as much as a base page")
+        _size_axis(ax, sizes, "page size, read back from the kernel")
+        _log_time(ax, np.array([run.median for run in runs] + shares), "y")
+        ax.legend(frameon=False)
+    ax.set_ylabel("first write")
+    return _finish(ax, result.title)
+
+
+def shootdown(result: ShootdownTimes, ax: Axes | None = None) -> Axes:
+    """Draw the distributions of the caller's times, and of what the other threads lost."""
+    ax = _axes(ax)
+    several = {"caller": result.ns}
+    if result.others.size:
+        several["lost by another thread"] = result.others.ravel()
+    _histograms(ax, several)
+    ax.set_xlabel("time of one call")
+    return _finish(ax, result.title)
+
+
+def _positive(ns: Table) -> Table:
+    """Times on a log axis: what the clock cannot see lies at its lower end."""
+    return np.maximum(ns, FASTEST)
+
+
+def _histograms(ax: Axes, several: Mapping[str, Table]) -> None:
+    """How often each time came, on two log axes, by what it is the time of."""
+    every = _positive(np.concatenate(list(several.values())))
+    low, high = every.min(), max(every.max(), 2 * FASTEST)
+    bars = max(12, min(90, 6 * int(np.log2(high / low) + 2)))
+    edges = np.geomspace(low / 1.02, high * 1.02, bars + 1)
+    for (label, ns), colour in zip(several.items(), COLOURS[1:], strict=False):
+        counts, _ = np.histogram(_positive(ns), edges)
+        ax.stairs(counts, edges, fill=True, color=colour, alpha=0.45, label=label)
+        _name_peaks(ax, counts, np.sqrt(edges[:-1] * edges[1:]))
+    ax.set_yscale("log")
+    ax.set_ylim(0.7, ax.get_ylim()[1] * 2)
+    ax.set_ylabel("times")
+    _log_time(ax, every, "x")
+    if len(several) > 1:
+        ax.legend(frameon=False)
+
+
+def _name_peaks(ax: Axes, counts: npt.NDArray[np.int64], middles: Table) -> None:
+    for peak in _peaks(np.where(middles > CLOCKS, counts, 0)):
+        ax.annotate(
+            format_time(middles[peak]),
+            (middles[peak], counts[peak]),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+            fontsize="small",
+        )
+
+
+def _peaks(counts: npt.NDArray[np.int64]) -> list[int]:
+    """Bars that stand out, with a hundredth of all times around them, and have the room to be named."""
+    found: list[int] = []
+    for bar in np.argsort(-counts, kind="stable").tolist():
+        around = counts[max(0, bar - 3) : bar + 4]
+        stands_out = counts[bar] == around.max() > 0 and around.sum() >= counts.sum() / 100
+        if stands_out and all(abs(bar - other) > len(counts) / 10 for other in found):
+            found.append(bar)
+    return found
+
+
+def _log_time(ax: Axes, ns: Table, which: Literal["x", "y"]) -> None:
+    """A log axis of times, each with its unit: at powers of ten, and between them where these are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = _positive(ns).min() / 1.5, _positive(ns).max() * 2
+    steps = (1.0,) if high > 1000 * low else (1.0, 3.0) if high > 30 * low else (1.0, 2.0, 5.0)
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    (ax.set_xscale if which == "x" else ax.set_yscale)("log")
+    axis.set_major_locator(LogLocator(base=10, subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda time, _: format_seconds(time * 1e-9)))
+    axis.set_minor_formatter(NullFormatter())
+    (ax.set_xlim if which == "x" else ax.set_ylim)(low, high)
+
+
 # --- a sweep ---------------------------------------------------------------------------------------------
 
 
@@ -181,13 +322,15 @@ def sweep(result: Sweep, ax: Axes | None = None) -> Axes:
         raise ValueError("a sweep without an axis is one point: plot that, as in result[()].plot()")
     x = next((name for name in result.axes if table[name].dtype.kind in "iuf"), next(iter(result.axes)))
     at = table[x] if table[x].dtype.kind in "iuf" else np.array([axis_text(x, value) for value in table[x]])
+    # Single accesses have no low estimate.
+    names = LOW if np.isfinite(table["low_ns"]).any() else ("median_ns",) * 3
     others = [name for name in result.axes if name != x]
     keys = table[others].tolist() if others else [()] * len(table)
     lines = list(dict.fromkeys(keys))
     for number, key in enumerate(lines):
         chosen = [other == key for other in keys]
         label = ", ".join(axis_text(name, value) for name, value in zip(others, key, strict=True))
-        _line(ax, at[chosen], table[chosen], LOW, _style(number, len(lines), label))
+        _line(ax, at[chosen], table[chosen], names, _style(number, len(lines), label))
     numeric = table[x].dtype.kind in "iuf"
     if x in SIZE_AXES and numeric:
         _size_axis(ax, table[x].tolist(), x.replace("_", " "))
@@ -198,7 +341,7 @@ def sweep(result: Sweep, ax: Axes | None = None) -> Axes:
     if result.probe == "translation":
         _cost_axis(ax, table["low_ns"])
     else:
-        _log_ns(ax, _all(table))
+        _log_ns(ax, np.concatenate([table[name] for name in names]))
     ax.set_ylabel(f"ns per {access_word(result.probe)}")
     if others:
         ax.legend(frameon=False, title=", ".join(others).replace("_", " "))

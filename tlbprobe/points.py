@@ -28,7 +28,7 @@ def _host_of(minute: int) -> dict[str, Any]:
     return facts.host().to_dict()
 
 
-def _host() -> dict[str, Any]:
+def host_facts() -> dict[str, Any]:
     """Facts of the machine, a minute old at most: settings may change while a process lives."""
     return _host_of(int(time.monotonic() // 60))
 
@@ -284,7 +284,7 @@ class Point:
             faults=timing.faults(timed),
             params={**params, **self.params(place)},
             backing=self.backings[number],
-            host=_host(),
+            host=host_facts(),
             started=self.started,
             counts=counts or {},
             refused=timing.counters_refused(self.common.counters),

@@ -1,4 +1,7 @@
-"""Probes: one function a kernel, from a size or a region to a Measurement."""
+"""Probes: one function a kernel, from a size or a region to a Measurement; and the list of all of them.
+
+What is no loop over memory, faults and shootdowns, has modules of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, machine
+from .faults import fault
 from .measurement import Measurement, Translation
 from .pages import Region, SparseRegion, find_policy, round_up
 from .points import Common, Place, Point, check_flag, check_holds, check_whole, on_region, working_set_of
+from .shootdowns import shootdown
 from .units import LARGEST, Count, Size, format_size, parse_count, parse_size
 
 POINTER = 8  # bytes of a node
@@ -938,4 +943,6 @@ PROBES: dict[str, Probe] = {
     "lookup": lookup,
     "objects": objects,
     "jump": jump,
+    "fault": fault,
+    "shootdown": shootdown,
 }

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import machine, pages, points, probes
+from .faults import PageTimes
 from .measurement import (
     Get,
     Measurement,
@@ -36,6 +37,7 @@ from .measurement import (
     replacing,
 )
 from .pages import Region, find_policy
+from .shootdowns import ShootdownTimes
 from .units import Count, Size, format_count, format_size, parse_count, parse_size
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 REFUSALS = (ValueError, OSError, MemoryError, RuntimeError, BufferError)
 # Parameters that take a sequence themselves, so that one is not an axis.
 SEQUENCES = frozenset({"counters"})
-SIZE_AXES = frozenset({"size", "working_set", "stride", "locality", "record_size"})
+SIZE_AXES = frozenset({"size", "working_set", "stride", "step", "locality", "record_size"})
 COUNT_AXES = frozenset({"records", "sessions", "accesses", "passes"})
 # Steps of the set-up that all points on a region share, and the one that is none.
 REGION_STEPS = ("map", "populate", "collapse", "first_pass", "second_pass")
@@ -169,7 +171,9 @@ class Refusal(Result):
 
 
 Point = Measurement | Translation | Refusal
-POINTS: dict[str, type[Point]] = {one.kind: one for one in (Measurement, Translation, Refusal)}
+POINTS: dict[str, type[Point]] = {
+    one.kind: one for one in (Measurement, PageTimes, ShootdownTimes, Translation, Refusal)
+}
 
 # Columns of a table, numbers first. A missing number is NaN, so that counts and sizes are floats too.
 NUMBERS = (
@@ -184,9 +188,14 @@ NUMBERS = (
     "disturbed_share",
     "core_ghz",
     "setup_seconds",
+    "faults_minor",
+    "faults_major",
+    "faults_expected",
 )
 TEXTS = ("proof", "reason")
-COUNTS = frozenset({"page_size", "slices", "accesses_per_slice"})
+COUNTS = frozenset(
+    {"page_size", "slices", "accesses_per_slice", "faults_minor", "faults_major", "faults_expected"}
+)
 
 
 def figures(point: Point) -> dict[str, Any]:
@@ -201,7 +210,7 @@ def figures(point: Point) -> dict[str, Any]:
         "page_size": run.backing.page_size,
         "slices": run.ns.size,
         "accesses_per_slice": run.accesses_per_slice,
-        "disturbed_share": float(run.disturbed.mean()),
+        "disturbed_share": float(run.disturbed.mean()) if run.disturbed.size else None,
         "core_ghz": run.core_ghz,
         "setup_seconds": own_setup(run),
         "proof": run.backing.proof,
@@ -214,6 +223,8 @@ def figures(point: Point) -> dict[str, Any]:
         known["mean_ns"] -= packed.mean
     if point.interval:
         known["interval_low_ns"], known["interval_high_ns"] = point.interval
+    for name in ("minor", "major", "expected"):
+        known[f"faults_{name}"] = run.faults[name]
     return known | dict(_flat(run.counts))
 
 
@@ -356,8 +367,8 @@ class Sweep(Table):
             A column an axis, then float64 ``low_ns`` (for a translation: the cost), ``interval_low_ns``,
             ``interval_high_ns``, ``median_ns``, ``mean_ns``, ``page_size`` (bytes, if it is one),
             ``slices``, ``accesses_per_slice``, ``disturbed_share``, ``core_ghz``, ``setup_seconds`` (without
-            the mapping, which points share), what the probe counted, then ``proof`` and ``reason`` (why a
-            point was refused). What is missing is NaN.
+            the mapping, which points share), page faults of the timed part, what the probe counted, then
+            ``proof`` and ``reason`` (why a point was refused). What is missing is NaN.
         """
         rows = list(self)
         axes = {name: [values[name] for values, _ in rows] for name in self.axes}

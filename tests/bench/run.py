@@ -410,6 +410,34 @@ def facts() -> Iterator[Row]:
     yield "host()", f"{np.median(taken) * 1e3:.1f} ms, first {taken[0] * 1e3:.1f} ms", "at most 50 ms"
 
 
+def faults() -> Iterator[Row]:
+    """First writes to 1 GiB of base pages: whether the times add up, and what recording them takes."""
+    m = tp.fault(GIB)
+    pages = GIB // machine.base_page_size()
+    net, whole = m.ns.sum() / m.wall_ns, (m.ns.sum() + m.ns.size * m.overhead_ns) / m.wall_ns
+    yield "sum of page times / wall time, 1 GiB", f"{whole:.4f}, less the clock {net:.4f}", "0.98 to 1.02"
+    read_ns, step_ns = _core.clock_calibrate()
+    text = f"{m.overhead_ns:.0f} ns; a read {read_ns:.1f} ns, steps of {step_ns} ns"
+    yield "clock in every time", text, "about one read"
+    yield "recorded times", f"{m.ns.nbytes / pages:.2f} bytes a page", "at most 8"
+    extra = m.faults["minor"] + m.faults["major"] - pages
+    yield (
+        "faults beside one a page",
+        f"{extra} in {pages}, {m.median:.0f} ns each, {m.gib_per_second:.2f} GiB/s",
+        "0",
+    )
+
+
+def shootdowns() -> Iterator[Row]:
+    """What unmapping one page costs the caller and the others, by their number."""
+    others = len(os.sched_getaffinity(0)) - 1
+    for threads in sorted({0, 1, *(2**k for k in range(1, 7)), others}):
+        if threads <= min(others, _core.THREADS_MOST - 1):
+            m = tp.shootdown("4MiB", threads=threads)
+            lost = "" if m.others_median is None else f", each other lost {m.others_median:.0f} ns"
+            yield f"unmap of a page, {threads} other threads", f"{m.median:.0f} ns{lost}", ""
+
+
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     function.__name__: function
     for function in (
@@ -431,6 +459,8 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         point,
         curve,
         interrupts,
+        faults,
+        shootdowns,
     )
 }
 
