@@ -551,10 +551,10 @@ def test_odd_numbers_are_refused_by_name(arguments, error, said):
 
 def test_no_memory_beside_the_region_is_a_memory_error(run_python):
     kind, text, _ = run_python("""
-        region = tp.Region(64 * MIB)
+        region = tp.Region(256 * MIB)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * BASE
-        resource.setrlimit(resource.RLIMIT_AS, (used + MIB, used + MIB))
+        resource.setrlimit(resource.RLIMIT_AS, (used + 8 * MIB, used + 8 * MIB))
         answer(caught(tp.chase, region, locality=128, max_seconds=0.01))
     """)
     assert kind == "MemoryError"
-    assert "chase: the kernel refused the memory that preparing 64 MiB needs" in text
+    assert "chase: the kernel refused the memory that preparing 256 MiB needs" in text
