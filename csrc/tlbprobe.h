@@ -169,7 +169,7 @@ struct tlb_kernel {
     void (*release)(struct tlb_run *run);
 };
 
-#define TLB_KERNELS(X) X(chase) X(stride) X(lookup) X(objects) X(jump)
+#define TLB_KERNELS(X) X(chase) X(stride) X(lookup) X(objects) X(jump) X(places)
 
 #define TLB_DECLARE(name) extern const struct tlb_kernel tlb_kernel_##name;
 TLB_KERNELS(TLB_DECLARE)

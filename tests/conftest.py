@@ -27,7 +27,9 @@ from tlbprobe import (
     machine,
 )
 from tlbprobe.curves import view_sizes
-from tlbprobe.faultparts import Part
+from tlbprobe.faultparts import Part as FaultPart
+from tlbprobe.hierarchy import Anatomy, Claim, Part
+from tlbprobe.inference import Cost, Dearer, Entries, Level, Side, WalkStep
 
 CSRC = Path(__file__).parents[1] / "csrc"
 COMPILER = os.environ.get("CC", "gcc")
@@ -283,8 +285,37 @@ def make_shootdown(calls=32, threads=2, **changes):
 
 def make_fault_parts(**runs):
     runs = runs or {"write": make_page_times(), "write on thp": make_page_times([2e5] * 8, page_size=2 << 20)}
-    parts = (Part("trap", 250.0, "a page", "by hand"), Part("copying", None, "", "it is not known"))
+    parts = (FaultPart("trap", 250.0, "a page", "by hand"), FaultPart("copying", None, "", "it is not known"))
     return FaultParts(1 << 18, parts, runs)
+
+
+def make_anatomy():
+    """Two levels, of which the ways of the second are not identifiable; no instruction side."""
+    hit, walk = Cost(1.9, 1.88, 1.92, 81), Cost(35.0, 33.5, 36.5, 7306)
+    first = Level(Entries((72, 72), "sharp", (70, 80)), None, hit, ways=72, sets=1)
+    second = Level(
+        Entries((3072, 3072), "onset", (2900, 3600)),
+        hit,
+        walk,
+        reasons={"ways": "the machine was too disturbed"},
+    )
+    nodes = tuple(8 * 2**k for k in range(12))
+    costs = [0.0 if n <= 72 else 1.9 if n <= 3072 else 35.0 for n in nodes]
+    spread = tuple(1.1 + cost for cost in costs)
+    side = Side((first, second), (Dearer((12288, 14613), 36.0, 210.0),), nodes, spread, (1.1,) * 12, 0.002)
+    claims = (Claim(1, 72, (72, 72), "agree"), Claim(2, 2048, (3072, 3072), "disagree"))
+    conflicts = np.linspace(0, 300, 12).reshape(3, 4)
+    data = Part(
+        "data", "base", 4096, "", side, claims, conflicts, (128, 256, 512), (4, 8, 12, 16), seconds=2.5
+    )
+    none = Side((), (), (), (), (), 0.0)
+    code = Part("instruction", "base", 4096, "", none, reason="there is no such kernel")
+    steps = (WalkStep(1, walk), WalkStep(512, Cost(120.0, 110.0, 130.0, 7306)))
+    paging = {"lowest": (16, 64), "next": "the cost rises little by little"}
+    started = "2026-01-02T03:04:05.678+00:00"
+    return Anatomy(
+        (data, code), steps, paging, {"facts": [], "tlb": []}, {"seed": 0}, started, "1", ("busy",)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -315,4 +346,5 @@ def examples():
         ),
         "shootdown_times": make_shootdown(),
         "fault_parts": make_fault_parts(),
+        "anatomy": make_anatomy(),
     }

@@ -30,7 +30,9 @@ COMMANDS = [
     "jump",
     "fault",
     "shootdown",
+    "places",
     "translation",
+    "anatomy",
     "host",
     "pages",
     "show",
@@ -344,6 +346,26 @@ def test_what_does_not_fit_is_a_refusal(run):
     assert (status, out) == (1, "")
     assert "900000 TiB" in err
     assert "would fit" in err
+
+
+ANATOMY = ["anatomy", "--pages", "base", "--memory", "8MiB", "--max-seconds", "2"]
+
+
+def test_anatomy(run, tmp_path):
+    status, out, err = run(*ANATOMY, "--json", "--out", tmp_path / "a.npz", "--plot", tmp_path / "a.png")
+    summary = parsed(out)
+    found = any(part["side"]["levels"] for part in summary["parts"])
+    assert len(summary["sentences"]) == 3
+    assert status == (0 if found else 1)
+    assert bool(err) != found
+    assert (tmp_path / "a.png").stat().st_size > 10000
+    assert run("show", tmp_path / "a.npz")[0] == 0
+
+
+def test_an_anatomy_is_no_table(run, saved):
+    status, _, err = run("show", saved / "anatomy.npz", "--csv")
+    assert status == 2
+    assert "--json" in err
 
 
 def test_a_curve_without_a_point_is_a_refusal(run):

@@ -30,6 +30,7 @@ FIT = {
     "lookup": {"slots": SIZE // 16, **TABLE},
     "objects": {"sessions": SIZE // 4040, **CHAIN},
     "jump": {"nodes": SIZE // 64, **LINES},
+    "places": {"nodes": 1, "list": 64, "seed": 1},
 }
 LEAVE = {
     "chase": {"nodes": SIZE // 64 + 1, **LINES, **ALONE},
@@ -37,9 +38,11 @@ LEAVE = {
     "lookup": {"slots": SIZE // 16 + 1, **TABLE},
     "objects": {"sessions": SIZE // 4040 + 1, **CHAIN},
     "jump": {"nodes": SIZE // 64 + 1, **LINES},
+    "places": {"nodes": 1, "list": SIZE, "seed": 1},
 }
 FIRST = {"lookup": "1K", "objects": "1K"}  # what a probe is given first, where that is no size
 NOTHING_TO_VERIFY = {"stride"}
+READ_FIRST = {"places": (64, 0)}  # a word, by its offset, that a kernel reads when it is prepared
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,14 @@ def region():
 @pytest.fixture(params=sorted(KERNELS))
 def kernel(request):
     return request.param
+
+
+def fit(region, kernel, offset=0):
+    """A part of a session, with what its kernel reads put there."""
+    if kernel in READ_FIRST:
+        at, word = READ_FIRST[kernel]
+        np.frombuffer(region, np.uint64)[(offset + at) // 8] = word
+    return region, kernel, offset, SIZE, FIT[kernel]
 
 
 def test_the_lists_agree():
@@ -83,7 +94,7 @@ def test_every_parameter_is_needed_and_no_other_taken(region, kernel):
 def test_no_byte_beyond_its_own_is_written(region, kernel):
     with memoryview(region) as view:
         view[:] = b"\x5a" * len(view)
-    with _core.Session([(region, kernel, SIZE // 2, SIZE, FIT[kernel])]) as session:
+    with _core.Session([fit(region, kernel, SIZE // 2)]) as session:
         session.measure((1000,), 10)
         session.pass_over()
     memory = np.frombuffer(region, np.uint8)
@@ -99,7 +110,7 @@ def test_parameters_that_leave_the_bytes_are_refused_unwritten(region, kernel):
 
 
 def test_a_lap_is_what_is_counted(region, kernel):
-    with _core.Session([(region, kernel, 0, SIZE, FIT[kernel])]) as session:
+    with _core.Session([fit(region, kernel)]) as session:
         assert session.laps[0] >= 1
         if kernel in NOTHING_TO_VERIFY:
             with pytest.raises(NotImplementedError, match=kernel):
@@ -112,7 +123,7 @@ def test_a_lap_is_what_is_counted(region, kernel):
 
 def test_what_accesses_find_is_what_they_must_find(region, kernel):
     """Of kernels that check themselves, as many as accesses there were: warming, then the slices."""
-    with _core.Session([(region, kernel, 0, SIZE, FIT[kernel])]) as session:
+    with _core.Session([fit(region, kernel)]) as session:
         assert session.counts == ((0, 0),)
         session.measure((100,), 3)
         ((expected, found),) = session.counts
@@ -121,7 +132,7 @@ def test_what_accesses_find_is_what_they_must_find(region, kernel):
 
 def test_memory_is_ordinary_again_afterwards(region, kernel):
     for _ in range(3):
-        _core.Session([(region, kernel, 0, SIZE, FIT[kernel])]).close()
+        _core.Session([fit(region, kernel)]).close()
         with memoryview(region) as view:
             view[:SIZE] = b"\xa5" * SIZE
             assert bytes(view[:SIZE]) == b"\xa5" * SIZE

@@ -15,7 +15,19 @@ import tlbprobe as tp
 
 # Lower layers may not import higher ones; within a layer, order does not matter to a reader.
 LAYERS = [
-    {"_core", "units", "cpuid", "machine", "hazards", "facts", "pages", "analysis", "events", "model"},
+    {
+        "_core",
+        "units",
+        "cpuid",
+        "machine",
+        "hazards",
+        "facts",
+        "pages",
+        "analysis",
+        "events",
+        "model",
+        "inference",
+    },
     {"advice"},
     {"measurement"},
     {"timing"},

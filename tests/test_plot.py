@@ -245,3 +245,29 @@ def test_claimed_reach_is_marked(made):
     texts = [text.get_text() for ax in curve.figure().axes for text in ax.texts]
     assert texts.count("L1, 4K") == 1  # 64 KiB, once for both policies
     assert "L2, 4K" not in texts  # 4 GiB: beyond
+
+
+# --- the anatomy
+
+
+def test_an_anatomy_shows_its_levels(examples, ax):
+    examples["anatomy"].plot(ax)
+    words = " ".join(text.get_text() for text in drawn(ax.figure))
+    assert "L1: 72" in words
+    assert "288K" in words
+    assert "page table" in words
+
+
+def test_an_anatomy_with_its_map(examples):
+    figure = examples["anatomy"].figure()
+    texts = drawn(figure)
+    assert not overlapping([text for text in texts if text.get_text().startswith("L")])
+    curve, conflicts, _ = figure.axes
+    assert curve.get_xscale() == "log"
+    assert len(conflicts.get_images()) == 1
+
+
+def test_an_anatomy_of_nothing(examples, ax):
+    nothing = dataclasses.replace(examples["anatomy"], parts=examples["anatomy"].parts[1:])
+    nothing.plot(ax)
+    assert "nothing could be measured" in [text.get_text() for text in drawn(ax.figure)]

@@ -19,14 +19,16 @@ from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
 from .faultparts import FaultParts, fault_parts
 from .faults import PageTimes, fault
+from .hierarchy import Anatomy, anatomy
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
-from .probes import PROBES, chase, jump, lookup, objects, stride, translation
+from .probes import PROBES, chase, jump, lookup, objects, places, stride, translation
 from .shootdowns import ShootdownTimes, shootdown
 from .sweeps import Refusal, Sweep, counts, sizes, sweep
 
 __all__ = [
     "PROBES",
+    "Anatomy",
     "Backing",
     "BackingError",
     "Curve",
@@ -43,6 +45,7 @@ __all__ = [
     "ShootdownTimes",
     "Sweep",
     "Translation",
+    "anatomy",
     "chase",
     "counts",
     "curve",
@@ -56,6 +59,7 @@ __all__ = [
     "objects",
     "page_needs",
     "page_policies",
+    "places",
     "program_mappings",
     "shootdown",
     "sizes",

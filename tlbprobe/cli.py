@@ -19,10 +19,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from . import advice, curves, facts, probes, sweeps
+from . import advice, curves, facts, hierarchy, probes, sweeps
 from .curves import Curve
 from .faultparts import FaultParts, fault_parts
 from .faults import PageTimes, fault
+from .hierarchy import Anatomy
 from .measurement import (
     FileFormatError,
     Interval,
@@ -113,6 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     commanded: dict[str, Callable[..., Any]] = {**probes.PROBES, "translation": probes.translation}
     for name, probe in commanded.items():
         _add_probe(commands, name, probe)
+    _add_anatomy(commands)
     _add_host(commands)
     _add_pages(commands)
     _add_show(commands)
@@ -346,6 +348,8 @@ def _has_point(result: Result) -> bool:
     """Whether anything could be measured."""
     if isinstance(result, Curve):
         return bool(result.largest)
+    if isinstance(result, Anatomy):
+        return any(part.levels for part in result.parts)
     return not isinstance(result, Sweep) or len(result.refused) < len(result)
 
 
@@ -361,7 +365,7 @@ def draw(result: Any, path: str) -> None:
     os.environ.pop("MPLBACKEND", None)  # of no use here, and an error where it names none
     from matplotlib.figure import Figure
 
-    if isinstance(result, Curve | PageTimes):
+    if isinstance(result, Curve | PageTimes | Anatomy):
         figure = result.figure()
     else:
         figure = Figure(figsize=(8, 5), layout="constrained", dpi=130)
@@ -378,6 +382,8 @@ def show(result: Any, *, as_json: bool = False, as_csv: bool = False) -> None:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(("part", "ns", "per", "how"))
         writer.writerows((part.name, part.ns, part.per, part.how) for part in result.parts)
+    elif as_csv and isinstance(result, Anatomy):
+        raise ValueError("an anatomy is no table: --json prints every figure")
     elif as_csv:
         table = result if isinstance(result, Table) else _single(result)
         table.write_csv(sys.stdout)
@@ -625,6 +631,29 @@ def _run_curve(options: argparse.Namespace) -> int:
     _check_outputs(options)
     common = {name: getattr(options, name) for name in CURVE_PARAMETERS}
     return _deliver(curves.curve(parse_sizes(options.sizes), options.policies, **common), options)
+
+
+ANATOMY_PARAMETERS = ("memory", "strict", "seed", "cpu", "max_seconds")
+
+
+def _add_anatomy(commands: Any) -> None:
+    about = (
+        "Infer levels, entries, ways and costs of the TLB from timing, and set them beside what CPUID claims."
+    )
+    parser = _command(commands, "anatomy", _run_anatomy, about)
+    about = "page policies (default: base, and the huge ones on offer)"
+    parser.add_argument("--pages", metavar="NAME,...", type=_names, help=about)
+    _add_parameters(parser, hierarchy.anatomy, ANATOMY_PARAMETERS)
+    parser.add_argument("--out", metavar="FILE", help="save the result: a data file for 'show' and 'plot'")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture: .png, .svg or .pdf")
+    parser.add_argument("--json", action="store_true", help="print every figure as JSON")
+    parser.set_defaults(csv=False)
+
+
+def _run_anatomy(options: argparse.Namespace) -> int:
+    _check_outputs(options)
+    common = {name: getattr(options, name) for name in ANATOMY_PARAMETERS}
+    return _deliver(hierarchy.anatomy(options.pages, **common), options)
 
 
 def _add_show(commands: Any) -> None:

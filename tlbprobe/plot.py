@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .curves import Curve
+    from .hierarchy import Anatomy, Part
     from .sweeps import Sweep
 
 # Okabe and Ito's colours, which most kinds of colour blindness tell apart; base pages in black.
@@ -569,3 +570,81 @@ def _page_labels(known: Table, pages: Sequence[float]) -> list[str]:
         else ""
         for page in pages
     ]
+
+
+# --- the anatomy of a TLB --------------------------------------------------------------------------------
+
+
+def anatomy(result: Anatomy, ax: Axes | None = None) -> Axes:
+    """Draw what translation adds over the pages in use, and where each level ends."""
+    ax = _axes(ax)
+    drawn = [part for part in result.parts if part.side.nodes]
+    for number, part in enumerate(drawn):
+        nodes, cost = np.array(part.side.nodes), np.subtract(part.side.spread, part.side.packed)
+        style = _style(number, len(drawn), part.title)
+        ax.plot(nodes, cost, **{**style, "markersize": 3})
+    if not drawn:
+        ax.text(0.5, 0.5, "nothing could be measured", ha="center", transform=ax.transAxes, color=GREY)
+        return _finish(ax, result.title)
+    every = np.concatenate([np.subtract(part.side.spread, part.side.packed) for part in drawn])
+    _count_axis(ax, [n for part in drawn for n in part.side.nodes], "pages in use, one load a page")
+    _cost_axis(ax, every)
+    ax.set_ylabel("ns that translation adds to a load")
+    for part in drawn[:1]:
+        _level_marks(ax, part)
+    ax.legend(frameon=False, loc="upper left")
+    return _finish(ax, result.title)
+
+
+def _level_marks(ax: Axes, part: Part) -> None:
+    """A band for the entries of each level, with its reach in bytes; a dashed line where walks get dearer."""
+    for number, level in enumerate(part.levels, 1):
+        if level.entries.range is None:
+            continue
+        low, high = level.entries.range
+        ax.axvspan(low, max(high, low * 1.01), color=COLOURS[1], alpha=BAND, linewidth=0)
+        count = f"{low}" if low == high else f"{low}\N{EN DASH}{high}"
+        reach = f"\n{page_suffix(high * part.unit)}" if part.unit and low == high else ""
+        _mark(ax, low, f"L{number}: {count}{reach}", COLOURS[1])
+    for one in part.side.dearer[-1:]:
+        ax.axvline(one.nodes[1], color=COLOURS[2], linestyle="--", linewidth=1)
+        ax.annotate(
+            "page table\nleaves a cache",
+            (one.nodes[1], 0.98),
+            xycoords=("data", "axes fraction"),
+            xytext=(-3, 0),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            fontsize="x-small",
+            color=COLOURS[2],
+        )
+
+
+def conflicts(part: Part, ax: Axes | None = None) -> Axes:
+    """Draw the map of set conflicts: distance over number of pages, coloured by what a lap takes longer."""
+    ax = _axes(ax)
+    ax.set_facecolor("#dddddd")  # of what was not measured
+    mesh = ax.imshow(np.maximum(part.conflicts, 0), aspect="auto", origin="lower", cmap="magma_r", vmin=0)
+    ax.set_xticks(range(len(part.counts)), [str(count) for count in part.counts], fontsize="small")
+    ax.set_yticks(range(len(part.strides)), [f"2^{stride.bit_length() - 1}" for stride in part.strides])
+    ax.set_xlabel("pages that far apart, visited in turn with others")
+    ax.set_ylabel("pages from one to the next")
+    ax.figure.colorbar(mesh, ax=ax, label="ns that a lap takes longer than over neighbours")
+    ax.set_title("Where pages collide in one set", loc="left", fontsize="medium")
+    return ax
+
+
+def anatomy_figure(result: Anatomy) -> Figure:
+    """Draw the curve with its levels, and the map of conflicts beside it where there is one."""
+    from matplotlib.figure import Figure
+
+    mapped = next((part for part in result.parts if part.conflicts.size), None)
+    figure = Figure(figsize=(13 if mapped else 8, 5), layout="constrained", dpi=130)
+    if mapped is None:
+        anatomy(result, figure.add_subplot())
+        return figure
+    curve_axes, map_axes = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    anatomy(result, curve_axes)
+    conflicts(mapped, map_axes)
+    return figure

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -438,6 +439,12 @@ def shootdowns() -> Iterator[Row]:
             yield f"unmap of a page, {threads} other threads", f"{m.median:.0f} ns{lost}", ""
 
 
+def anatomy() -> Iterator[Row]:
+    """What the inference of a TLB makes of simulated machines; all 1500 are run by tests/bench/anatomy.py."""
+    table: Callable[[int], Iterator[Row]] = runpy.run_path(str(HERE / "anatomy.py"))["table"]
+    yield from table(150)
+
+
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     function.__name__: function
     for function in (
@@ -461,6 +468,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         interrupts,
         faults,
         shootdowns,
+        anatomy,
     )
 }
 
