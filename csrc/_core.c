@@ -17,11 +17,19 @@
  *       def __init__([(mapping, kernel, offset, size, parameters), ...])
  *       def pass_over()
  *       def verify() -> (accesses of one lap, as counted, ...)
- *       def measure(accesses, slices) -> {"ns", "cpu_ns", "minor", "major", "switches", "witness_ns"}
+ *       def measure(accesses, slices, groups=()) -> {"ns", "cpu_ns", "minor", "major", "switches",
+ *                                                    "witness_ns", and "counted" where there are groups}
  *       def close()
  *       (context manager)
  *   def fault(kind, ...), shootdown(kind, ...) -> dict, or (step, errno, signal) where it failed
  *   def open_unnamed(folder, flags) -> descriptor of a file without a name
+ *   class CounterGroup:                 # perf events of one thread, counted together or not at all
+ *       def __init__([(type, config, config1, config2), ...], *, pid=0, exclude_kernel=False,
+ *                    inherit=False, enable_on_exec=False)
+ *       def enable(), disable(), reset(), fileno(), close()
+ *       def read() -> (enabled_ns, running_ns, (value, ...))
+ *       def peek() -> the same without a system call, or None
+ *       (context manager)
  *   def kernels() -> {name: parameter names}
  *   def clock_moment(), clock_calibrate(), cpu(), cpuid(leaf, subleaf)
  *   JUMP_REACH, WITNESS_ADDS: int
@@ -39,14 +47,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef struct {
     PyTypeObject *mapping_type;
     PyTypeObject *session_type;
+    PyTypeObject *group_type;
 } core_state;
 
 static core_state *core_get_state(PyObject *module)
@@ -95,6 +106,24 @@ static PyObject *raise_status(int status)
         return NULL;
     errno = -status;
     return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static PyObject *tuple_of(const uint64_t *values, Py_ssize_t count)
+{
+    PyObject *const tuple = PyTuple_New(count);
+    for (Py_ssize_t i = 0; tuple && i < count; i++) {
+        PyObject *const value = PyLong_FromUnsignedLongLong(values[i]);
+        if (!value || PyTuple_SetItem(tuple, i, value) < 0) {
+            Py_DECREF(tuple);
+            return NULL;
+        }
+    }
+    return tuple;
+}
+
+static pid_t this_thread(void)
+{
+    return (pid_t)syscall(SYS_gettid);
 }
 
 /* -- Mapping: data ------------------------------------------------------------------------------------- */
@@ -470,6 +499,281 @@ static PyType_Spec Mapping_spec = {
     .slots = Mapping_slots,
 };
 
+/* -- CounterGroup: data ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    struct tlb_counters counters;
+    bool open;
+    bool busy; /* a session reads it with the GIL released */
+} CounterGroup;
+
+static int group_check_open(const CounterGroup *self)
+{
+    if (!self->open)
+        PyErr_SetString(PyExc_ValueError, "this CounterGroup is closed");
+    return self->open ? 0 : -1;
+}
+
+/* -- CounterGroup: life cycle ---------------------------------------------------------------------------- */
+
+static int event_parse(struct tlb_event *event, PyObject *given)
+{
+    enum { TYPE, CONFIG, CONFIG1, CONFIG2, NUMBERS };
+    uint64_t number[NUMBERS];
+    if (!PyTuple_Check(given) || PyTuple_Size(given) != NUMBERS) {
+        PyErr_SetString(PyExc_TypeError, "each event must be a tuple (type, config, config1, config2)");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < NUMBERS; i++) {
+        number[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
+        if (PyErr_Occurred())
+            return -1;
+    }
+    if (number[TYPE] > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "the type of an event must fit 32 bits");
+        return -1;
+    }
+    *event = (struct tlb_event){(uint32_t)number[TYPE], number[CONFIG], number[CONFIG1], number[CONFIG2]};
+    return 0;
+}
+
+static Py_ssize_t events_parse(struct tlb_event *events, PyObject *given)
+{
+    PyObject *const tuple = PySequence_Tuple(given);
+    if (!tuple)
+        return -1;
+    Py_ssize_t count = PyTuple_Size(tuple);
+    if (count < 1 || count > TLB_EVENTS) {
+        PyErr_Format(PyExc_ValueError, "a CounterGroup has 1 to %d events, not %zd", TLB_EVENTS, count);
+        count = -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (event_parse(&events[i], PyTuple_GetItem(tuple, i)) < 0)
+            count = -1;
+    Py_DECREF(tuple);
+    return count;
+}
+
+/* An OSError that knows which event it was: in words, and as a number in its attribute `event`. */
+static void raise_refused(int status, size_t index, const struct tlb_event *event)
+{
+    char note[100];
+    snprintf(note, sizeof(note), "event %zu of the group: type %" PRIu32 ", config %#" PRIx64, index,
+             event->type, event->config);
+    PyObject *const error = PyObject_CallFunction(PyExc_OSError, "is", -status, strerror(-status));
+    PyObject *const number = PyLong_FromSize_t(index);
+    PyObject *const noted = error ? PyObject_CallMethod(error, "add_note", "s", note) : NULL; /* None */
+    if (noted && number && PyObject_SetAttrString(error, "event", number) == 0)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(noted);
+    Py_XDECREF(number);
+    Py_XDECREF(error);
+}
+
+static int group_open(CounterGroup *self, const struct tlb_counters_request *request)
+{
+    int const status = tlb_counters_open(&self->counters, request);
+    if (status == 0) {
+        self->open = true;
+        return 0;
+    }
+    size_t const failed = self->counters.count;
+    tlb_counters_close(&self->counters);
+    raise_refused(status, failed, &request->events[failed]);
+    return -1;
+}
+
+static PyObject *CounterGroup_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"events", "pid", "exclude_kernel", "inherit", "enable_on_exec", NULL};
+    PyObject *given;
+    int pid = 0, exclude_kernel = 0, inherit = 0, enable_on_exec = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$ippp:CounterGroup", names, &given, &pid,
+                                     &exclude_kernel, &inherit, &enable_on_exec))
+        return NULL;
+    if (pid < 0)
+        return PyErr_Format(PyExc_ValueError, "pid=%d must be a thread, or 0 for the calling one", pid);
+    struct tlb_event events[TLB_EVENTS];
+    Py_ssize_t const count = events_parse(events, given);
+    if (count < 0)
+        return NULL;
+    allocfunc const allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    CounterGroup *const self = (CounterGroup *)allocate(type, 0);
+    struct tlb_counters_request const request = {.events = events,
+                                                 .count = (size_t)count,
+                                                 .pid = pid,
+                                                 .exclude_kernel = exclude_kernel,
+                                                 .inherit = inherit,
+                                                 .enable_on_exec = enable_on_exec};
+    if (self && group_open(self, &request) == 0)
+        return (PyObject *)self;
+    Py_XDECREF(self);
+    return NULL;
+}
+
+static void CounterGroup_dealloc(PyObject *object)
+{
+    CounterGroup *const self = (CounterGroup *)object;
+    PyTypeObject *const type = Py_TYPE(object);
+    if (self->open)
+        tlb_counters_close(&self->counters);
+    freefunc const release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(CounterGroup_close_doc,
+             "close($self)\n--\n\nGive the counters back. A second call does nothing.");
+
+static PyObject *CounterGroup_close(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    CounterGroup *const self = (CounterGroup *)object;
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this CounterGroup is in use by a measurement");
+        return NULL;
+    }
+    if (self->open)
+        tlb_counters_close(&self->counters);
+    self->open = false;
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(CounterGroup_enter_doc, "__enter__($self)\n--\n\n");
+
+static PyObject *CounterGroup_enter(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    Py_INCREF(object);
+    return object;
+}
+
+PyDoc_STRVAR(CounterGroup_exit_doc, "__exit__($self, kind, error, trace, /)\n--\n\n");
+
+static PyObject *CounterGroup_exit(PyObject *object, PyObject *args)
+{
+    (void)args;
+    return CounterGroup_close(object, NULL);
+}
+
+/* -- CounterGroup: methods ------------------------------------------------------------------------------- */
+
+static PyObject *group_control(PyObject *object, int (*control)(const struct tlb_counters *))
+{
+    CounterGroup *const self = (CounterGroup *)object;
+    if (group_check_open(self) < 0)
+        return NULL;
+    int const status = control(&self->counters);
+    if (status < 0)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(CounterGroup_enable_doc, "enable($self)\n--\n\nCount from now on.");
+
+static PyObject *CounterGroup_enable(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return group_control(object, tlb_counters_enable);
+}
+
+PyDoc_STRVAR(CounterGroup_disable_doc, "disable($self)\n--\n\nStop counting; what was counted stays.");
+
+static PyObject *CounterGroup_disable(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return group_control(object, tlb_counters_disable);
+}
+
+PyDoc_STRVAR(CounterGroup_reset_doc, "reset($self)\n--\n\nSet the values to zero, and not the times.");
+
+static PyObject *CounterGroup_reset(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    return group_control(object, tlb_counters_reset);
+}
+
+static PyObject *reading_tuple(const struct tlb_reading *reading, size_t count)
+{
+    return Py_BuildValue("(KKN)", (unsigned long long)reading->enabled_ns,
+                         (unsigned long long)reading->running_ns,
+                         tuple_of(reading->value, (Py_ssize_t)count));
+}
+
+PyDoc_STRVAR(
+    CounterGroup_read_doc,
+    "read($self)\n--\n\n"
+    "(enabled_ns, running_ns, (value, ...)); where running_ns is 0 the values are missing, not zero.");
+
+static PyObject *CounterGroup_read(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    CounterGroup *const self = (CounterGroup *)object;
+    struct tlb_reading reading = {0};
+    if (group_check_open(self) < 0)
+        return NULL;
+    int const status = tlb_counters_read(&self->counters, &reading);
+    return status < 0 ? raise_status(status) : reading_tuple(&reading, self->counters.count);
+}
+
+PyDoc_STRVAR(CounterGroup_peek_doc,
+             "peek($self)\n--\n\n"
+             "Read without a system call, in the thread that is counted; None where that cannot be.");
+
+static PyObject *CounterGroup_peek(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    CounterGroup *const self = (CounterGroup *)object;
+    struct tlb_reading reading = {0};
+    if (group_check_open(self) < 0)
+        return NULL;
+    if (self->counters.thread != this_thread() || tlb_counters_peek(&self->counters, &reading) < 0)
+        Py_RETURN_NONE;
+    return reading_tuple(&reading, self->counters.count);
+}
+
+PyDoc_STRVAR(CounterGroup_fileno_doc, "fileno($self)\n--\n\nFile descriptor of the first event.");
+
+static PyObject *CounterGroup_fileno(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    const CounterGroup *const self = (CounterGroup *)object;
+    return group_check_open(self) < 0 ? NULL : PyLong_FromLong(self->counters.fd[0]);
+}
+
+static PyMethodDef CounterGroup_methods[] = {
+    {"enable", CounterGroup_enable, METH_NOARGS, CounterGroup_enable_doc},
+    {"disable", CounterGroup_disable, METH_NOARGS, CounterGroup_disable_doc},
+    {"reset", CounterGroup_reset, METH_NOARGS, CounterGroup_reset_doc},
+    {"read", CounterGroup_read, METH_NOARGS, CounterGroup_read_doc},
+    {"peek", CounterGroup_peek, METH_NOARGS, CounterGroup_peek_doc},
+    {"fileno", CounterGroup_fileno, METH_NOARGS, CounterGroup_fileno_doc},
+    {"close", CounterGroup_close, METH_NOARGS, CounterGroup_close_doc},
+    {"__enter__", CounterGroup_enter, METH_NOARGS, CounterGroup_enter_doc},
+    {"__exit__", CounterGroup_exit, METH_VARARGS, CounterGroup_exit_doc},
+    {0},
+};
+
+PyDoc_STRVAR(CounterGroup_doc, "CounterGroup(events, *, pid=0, exclude_kernel=False, inherit=False, "
+                               "enable_on_exec=False)\n--\n\n"
+                               "Perf events of one thread that are counted together, or not at all.");
+
+static PyType_Slot CounterGroup_slots[] = {
+    {Py_tp_doc, (void *)CounterGroup_doc},
+    {Py_tp_new, (void *)CounterGroup_new},
+    {Py_tp_dealloc, (void *)CounterGroup_dealloc},
+    {Py_tp_methods, CounterGroup_methods},
+    {0, NULL},
+};
+
+static PyType_Spec CounterGroup_spec = {
+    .name = "tlbprobe._core.CounterGroup",
+    .basicsize = sizeof(CounterGroup),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = CounterGroup_slots,
+};
+
 /* -- Kernels by name ------------------------------------------------------------------------------------- */
 
 static const struct tlb_kernel *const kernels[] = {
@@ -768,19 +1072,6 @@ static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *tuple_of(const uint64_t *values, Py_ssize_t count)
-{
-    PyObject *const tuple = PyTuple_New(count);
-    for (Py_ssize_t i = 0; tuple && i < count; i++) {
-        PyObject *const value = PyLong_FromUnsignedLongLong(values[i]);
-        if (!value || PyTuple_SetItem(tuple, i, value) < 0) {
-            Py_DECREF(tuple);
-            return NULL;
-        }
-    }
-    return tuple;
-}
-
 static int session_check_verifiable(const Session *self)
 {
     for (Py_ssize_t i = 0; i < self->count; i++) {
@@ -866,7 +1157,8 @@ static int read_accesses(uint64_t *accesses, PyObject *given, Py_ssize_t count)
 }
 
 static PyObject *session_measure(Session *self, const uint64_t *accesses, Py_ssize_t slices,
-                                 struct tlb_slice *out, uint64_t *witness)
+                                 struct tlb_slice *out, uint64_t *witness,
+                                 const struct tlb_counting *counting)
 {
     struct tlb_run *runs[PARTS_MOST];
     for (Py_ssize_t i = 0; i < self->count; i++)
@@ -875,33 +1167,132 @@ static PyObject *session_measure(Session *self, const uint64_t *accesses, Py_ssi
         return NULL;
     struct gil_poll gil;
     gil_release(&gil);
-    int const status =
-        tlb_measure(runs, accesses, (size_t)self->count, (uint64_t)slices, out, witness, GIL_POLL(gil));
+    int const status = tlb_measure(runs, accesses, (size_t)self->count, (uint64_t)slices, out, witness,
+                                   counting, GIL_POLL(gil));
     gil_acquire(&gil);
     self->busy = false;
     return status < 0 ? raise_status(status) : measure_result(out, witness, self->count, slices);
 }
 
+/* -- Session: what is counted around the slices ---------------------------------------------------------- */
+
+enum { GROUPS_MOST = 32 };
+
+struct counted_groups {
+    CounterGroup *object[GROUPS_MOST];
+    struct tlb_counters *counters[GROUPS_MOST];
+    Py_ssize_t count;
+};
+
+static int groups_parse(struct counted_groups *groups, core_state *state, PyObject *given)
+{
+    Py_ssize_t const count = PyTuple_Size(given);
+    if (count > GROUPS_MOST) {
+        PyErr_Format(PyExc_ValueError, "at most %d groups are counted, not %zd", GROUPS_MOST, count);
+        return -1;
+    }
+    for (groups->count = 0; groups->count < count; groups->count++) {
+        PyObject *const object = PyTuple_GetItem(given, groups->count);
+        if (!PyObject_TypeCheck(object, state->group_type)) {
+            PyErr_SetString(PyExc_TypeError, "groups must be a tuple of CounterGroup");
+            return -1;
+        }
+        groups->object[groups->count] = (CounterGroup *)object;
+        groups->counters[groups->count] = &groups->object[groups->count]->counters;
+    }
+    return 0;
+}
+
+/* Only the thread that is counted can be measured; and no group twice, whose busy flag would be cleared once.
+ */
+static int group_hold(CounterGroup *group)
+{
+    if (group_check_open(group) < 0)
+        return -1;
+    if (group->counters.thread != this_thread()) {
+        PyErr_Format(PyExc_RuntimeError, "this CounterGroup counts thread %d, not the one that measures",
+                     (int)group->counters.thread);
+        return -1;
+    }
+    if (group->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this CounterGroup is in use by a measurement");
+        return -1;
+    }
+    group->busy = true;
+    return 0;
+}
+
+static PyObject *counted_array(const uint64_t *rows, npy_intp runs, npy_intp slices, npy_intp width)
+{
+    npy_intp dimensions[] = {runs, slices, width};
+    PyObject *const array = PyArray_SimpleNew(3, dimensions, NPY_INT64);
+    if (array)
+        memcpy(PyArray_DATA((PyArrayObject *)array), rows, (size_t)(runs * slices * width) * sizeof(*rows));
+    return array;
+}
+
+static PyObject *session_count(Session *self, const uint64_t *accesses, Py_ssize_t slices,
+                               struct tlb_slice *out, uint64_t *witness, const struct counted_groups *groups)
+{
+    struct tlb_counting counting = {.groups = groups->counters, .count = (size_t)groups->count};
+    size_t const width = tlb_counting_width(&counting);
+    uint64_t *const rows = PyMem_Calloc((size_t)(self->count * slices) + 1, width * sizeof(*rows));
+    if (!rows)
+        return PyErr_NoMemory();
+    counting.rows = rows;
+    counting.cost = rows + (size_t)(self->count * slices) * width;
+    PyObject *const result = session_measure(self, accesses, slices, out, witness, &counting);
+    PyObject *const counted = result ? counted_array(rows, self->count, slices, (npy_intp)width) : NULL;
+    PyMem_Free(rows);
+    if (counted && PyDict_SetItemString(result, "counted", counted) == 0) {
+        Py_DECREF(counted);
+        return result;
+    }
+    Py_XDECREF(counted);
+    Py_XDECREF(result);
+    return NULL;
+}
+
+static PyObject *session_measure_groups(Session *self, const uint64_t *accesses, Py_ssize_t slices,
+                                        struct tlb_slice *out, uint64_t *witness,
+                                        const struct counted_groups *groups)
+{
+    if (groups->count == 0)
+        return session_measure(self, accesses, slices, out, witness, NULL);
+    Py_ssize_t held = 0;
+    while (held < groups->count && group_hold(groups->object[held]) == 0)
+        held++;
+    PyObject *const result =
+        held == groups->count ? session_count(self, accesses, slices, out, witness, groups) : NULL;
+    while (held-- > 0)
+        groups->object[held]->busy = false;
+    return result;
+}
+
 PyDoc_STRVAR(Session_measure_doc,
-             "measure($self, accesses, slices, /)\n--\n\n"
-             "Time slices of the parts in turn: int64 arrays (parts, slices), witness_ns (slices + 1,).");
+             "measure($self, accesses, slices, groups=(), /)\n--\n\n"
+             "Time slices of the parts in turn: int64 arrays (parts, slices), witness_ns (slices + 1,); with "
+             "groups also counted (parts, slices, columns): of each group its enabled_ns, its running_ns and "
+             "its values, all 0 where it had no turn.");
 
 static PyObject *Session_measure(PyObject *object, PyObject *args)
 {
     Session *const self = (Session *)object;
-    PyObject *given, *result = NULL;
+    PyObject *given, *counters = NULL, *result = NULL;
     Py_ssize_t slices;
     uint64_t accesses[PARTS_MOST];
-    if (!PyArg_ParseTuple(args, "O!n:measure", &PyTuple_Type, &given, &slices))
+    struct counted_groups groups = {.count = 0};
+    if (!PyArg_ParseTuple(args, "O!n|O!:measure", &PyTuple_Type, &given, &slices, &PyTuple_Type, &counters))
         return NULL;
     if (slices < 1 || slices > 1 << 24)
         return PyErr_Format(PyExc_ValueError, "slices must be from 1 to 2**24, not %zd", slices);
-    if (read_accesses(accesses, given, self->count) < 0)
+    if (read_accesses(accesses, given, self->count) < 0 ||
+        (counters && groups_parse(&groups, PyType_GetModuleState(Py_TYPE(object)), counters) < 0))
         return NULL;
     struct tlb_slice *const out = PyMem_Calloc((size_t)(self->count * slices), sizeof(*out));
     uint64_t *const witness = PyMem_Calloc((size_t)slices + 1, sizeof(*witness));
     if (out && witness)
-        result = session_measure(self, accesses, slices, out, witness);
+        result = session_measure_groups(self, accesses, slices, out, witness, &groups);
     else
         PyErr_NoMemory();
     PyMem_Free(out);
@@ -1453,6 +1844,11 @@ static int core_exec(PyObject *module)
     if (PyModule_AddIntConstant(module, "JUMP_REACH", code ? (long)code->reach : 0) < 0 ||
         PyModule_AddIntConstant(module, "THREADS_MOST", TLB_THREADS) < 0)
         return -1;
+    state->group_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &CounterGroup_spec, NULL);
+    if (!state->group_type || PyModule_AddType(module, state->group_type) < 0)
+        return -1;
+    if (PyModule_AddIntConstant(module, "EVENTS_MOST", TLB_EVENTS) < 0)
+        return -1;
     return PyModule_AddIntConstant(module, "WITNESS_ADDS", TLB_WITNESS_ADDS);
 }
 
@@ -1461,6 +1857,7 @@ static int core_traverse(PyObject *module, visitproc visit, void *arg)
     core_state *const state = core_get_state(module);
     Py_VISIT(state->mapping_type);
     Py_VISIT(state->session_type);
+    Py_VISIT(state->group_type);
     return 0;
 }
 
@@ -1469,6 +1866,7 @@ static int core_clear(PyObject *module)
     core_state *const state = core_get_state(module);
     Py_CLEAR(state->mapping_type);
     Py_CLEAR(state->session_type);
+    Py_CLEAR(state->group_type);
     return 0;
 }
 
@@ -1483,7 +1881,7 @@ static PyModuleDef_Slot core_slots[] = {
 static struct PyModuleDef core_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "tlbprobe._core",
-    .m_doc = "Mappings, kernels and the slice loop.",
+    .m_doc = "Mappings, kernels, the slice loop and counters.",
     .m_size = sizeof(core_state),
     .m_methods = core_methods,
     .m_slots = core_slots,

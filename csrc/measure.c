@@ -79,21 +79,28 @@ static struct rusage thread_usage(void)
     return usage;
 }
 
-/* The CPU clock is read next to the wall clock, so that their difference is time taken away. */
-static void take_slice(struct tlb_run *run, uint64_t accesses, struct tlb_slice *slice)
+/* The CPU clock is read next to the wall clock, so that their difference is time taken away; counters are
+ * read outside of both. */
+static int take_slice(struct tlb_run *run, uint64_t accesses, struct tlb_slice *slice,
+                      const struct tlb_counting *counting, uint64_t round, uint64_t *row)
 {
+    if (counting)
+        tlb_counting_clear(counting, row);
     struct rusage const before = thread_usage();
+    int const begun = counting ? tlb_counting_begin(counting, round, row) : 0;
     uint64_t const cpu_start = read_clock(CLOCK_THREAD_CPUTIME_ID);
     uint64_t const start = tlb_clock_ns();
     run->kernel->access(run, accesses);
     uint64_t const end = tlb_clock_ns();
     uint64_t const cpu_end = read_clock(CLOCK_THREAD_CPUTIME_ID);
+    int const ended = counting ? tlb_counting_end(counting, round, row) : 0;
     struct rusage const after = thread_usage();
     *slice = (struct tlb_slice){.ns = end - start,
                                 .cpu_ns = cpu_end - cpu_start,
                                 .minor = (uint64_t)(after.ru_minflt - before.ru_minflt),
                                 .major = (uint64_t)(after.ru_majflt - before.ru_majflt),
                                 .switches = (uint64_t)(after.ru_nivcsw - before.ru_nivcsw)};
+    return begun < 0 ? begun : ended;
 }
 
 static void warm(struct tlb_run *run, uint64_t accesses)
@@ -101,20 +108,67 @@ static void warm(struct tlb_run *run, uint64_t accesses)
     run->kernel->access(run, run->lap < accesses ? run->lap : accesses);
 }
 
-int tlb_measure(struct tlb_run *const *runs, const uint64_t *accesses, size_t count, uint64_t slices,
-                struct tlb_slice *out, uint64_t *witness_ns, const struct tlb_poll *poll)
+static void do_nothing(struct tlb_run *run, uint64_t accesses)
 {
-    for (uint64_t k = 0; k < slices; k++) {
-        int const status = tlb_ask(poll);
-        if (status < 0)
-            return status;
+    (void)run, (void)accesses;
+}
+
+/* Counts slices of nothing, some in every turn: what reading clocks and counters counts itself. */
+static int find_cost(const struct tlb_counting *counting)
+{
+    enum { TRIES = 8 };
+    static const struct tlb_kernel nothing = {.access = do_nothing};
+    struct tlb_run run = {.kernel = &nothing};
+    struct tlb_slice slice;
+    int status = 0;
+    for (uint64_t round = 0; round < TRIES * tlb_counting_turns(counting) && status == 0; round++) {
+        status = tlb_counting_turn(counting, round);
+        if (status == 0)
+            status = take_slice(&run, 0, &slice, counting, round, counting->rows);
+        tlb_counting_learn(counting, counting->rows);
+    }
+    return status;
+}
+
+struct work {
+    struct tlb_run *const *runs;
+    const uint64_t *accesses;
+    size_t count;
+    uint64_t slices;
+};
+
+/* One slice of every run. */
+static int take_round(const struct work *work, uint64_t k, struct tlb_slice *out,
+                      const struct tlb_counting *counting)
+{
+    size_t const width = counting ? tlb_counting_width(counting) : 0;
+    int status = counting ? tlb_counting_turn(counting, k) : 0;
+    for (size_t r = 0; r < work->count && status == 0; r++) {
+        uint64_t const place = r * work->slices + k;
+        uint64_t *const row = counting ? counting->rows + place * width : NULL;
+        if (k == 0 || work->count > 1)
+            warm(work->runs[r], work->accesses[r]);
+        status = take_slice(work->runs[r], work->accesses[r], &out[place], counting, k, row);
+        if (counting)
+            tlb_counting_discount(counting, row);
+    }
+    return status;
+}
+
+int tlb_measure(struct tlb_run *const *runs, const uint64_t *accesses, size_t count, uint64_t slices,
+                struct tlb_slice *out, uint64_t *witness_ns, const struct tlb_counting *counting,
+                const struct tlb_poll *poll)
+{
+    struct work const work = {runs, accesses, count, slices};
+    int status = counting ? find_cost(counting) : 0;
+    for (uint64_t k = 0; k < slices && status == 0; k++) {
+        status = tlb_ask(poll);
         witness_ns[k] = witness();
-        for (size_t r = 0; r < count; r++) {
-            if (k == 0 || count > 1)
-                warm(runs[r], accesses[r]);
-            take_slice(runs[r], accesses[r], &out[r * slices + k]);
-        }
+        if (status == 0)
+            status = take_round(&work, k, out, counting);
     }
     witness_ns[slices] = witness();
-    return 0;
+    if (counting)
+        tlb_counting_stop(counting);
+    return status;
 }

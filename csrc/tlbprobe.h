@@ -8,6 +8,7 @@
  *   touch.c     touches of pages, each with its own time, by one or more threads
  *   fault.c     what the first touch of a page costs, kind by kind
  *   shootdown.c what giving pages back costs the caller, and the threads on other CPUs
+ *   counters.c  performance counters: groups of perf events, read around slices
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
@@ -175,6 +176,93 @@ struct tlb_kernel {
 TLB_KERNELS(TLB_DECLARE)
 #undef TLB_DECLARE
 
+/* -- Counters: groups of perf events. ------------------------------------------------------------------ */
+
+enum { TLB_EVENTS = 16 }; /* in a group at most: hardly a processor has room for more at once */
+
+struct tlb_event {
+    uint32_t type; /* these four as in struct perf_event_attr */
+    uint64_t config, config1, config2;
+};
+
+struct tlb_counters_request {
+    const struct tlb_event *events; /* the first one leads */
+    size_t count;                   /* 1 to TLB_EVENTS */
+    pid_t pid;                      /* whose thread: 0 is the calling one */
+    bool exclude_kernel;            /* count user space alone */
+    bool inherit;                   /* and what it will have started */
+    bool enable_on_exec;            /* begin when it turns into another program */
+};
+
+struct tlb_counters {
+    size_t count;  /* events that are open */
+    pid_t owner;   /* the process that opened them ... */
+    pid_t thread;  /* ... and the thread that is counted */
+    bool together; /* one read returns them all */
+    bool hardware; /* some event is not software's: it may have to wait for a counter */
+    int fd[TLB_EVENTS];
+    uint64_t id[TLB_EVENTS];
+    void *page[TLB_EVENTS]; /* of the kernel, to read without it; or NULL */
+};
+
+struct tlb_reading {
+    uint64_t enabled_ns; /* since the start */
+    uint64_t running_ns; /* of it, with counters: where it is 0 the values are missing, not zero */
+    uint64_t value[TLB_EVENTS];
+};
+
+/* Opens a group, stopped. After an error `count` says which event failed; close it then too. */
+int tlb_counters_open(struct tlb_counters *counters, const struct tlb_counters_request *request);
+void tlb_counters_close(struct tlb_counters *counters);
+
+int tlb_counters_enable(const struct tlb_counters *counters);
+int tlb_counters_disable(const struct tlb_counters *counters);
+int tlb_counters_reset(const struct tlb_counters *counters); /* the values, not the times */
+int tlb_counters_read(const struct tlb_counters *counters, struct tlb_reading *reading);
+
+/* The same without a system call, for the calling thread; -EAGAIN where the kernel does not allow that, or an
+ * event has no counter at the moment. */
+int tlb_counters_peek(const struct tlb_counters *counters, struct tlb_reading *reading);
+
+/* Value of a counter register of this core; false where there is none of that number. */
+typedef bool tlb_register_reader(uint32_t number, uint64_t *value);
+bool tlb_counter_register(uint32_t number, uint64_t *value);
+
+struct tlb_peek {
+    uint64_t enabled_ns, running_ns, value;
+};
+
+/* One event, by its page (struct perf_event_mmap_page). */
+int tlb_counter_peek(const void *page, tlb_register_reader *reader, struct tlb_peek *peek);
+
+/*
+ * Groups to be read around slices. Those of software count in every round; the others take turns, a round
+ * each, since the kernel's own turns are longer than a slice. A slice has a row of columns: for each group
+ * its enabled_ns, its running_ns and its values; all zero where the group had no turn.
+ */
+struct tlb_counting {
+    struct tlb_counters *const *groups; /* software first: what is read last is read next to the slice */
+    size_t count;
+    uint64_t *rows; /* run r, round k: row r * slices + k */
+    uint64_t *cost; /* one more row, of zeros at first */
+};
+
+size_t tlb_counting_width(const struct tlb_counting *counting);   /* columns of a row */
+uint64_t tlb_counting_turns(const struct tlb_counting *counting); /* rounds after which all had a turn */
+
+/* Starts what counts in a round and stops what does not; the rounds come one after the other from 0. */
+int tlb_counting_turn(const struct tlb_counting *counting, uint64_t round);
+void tlb_counting_stop(const struct tlb_counting *counting);
+
+/* Before and after what is counted. The row is cleared earlier: writing to it may fault. */
+void tlb_counting_clear(const struct tlb_counting *counting, uint64_t *row);
+int tlb_counting_begin(const struct tlb_counting *counting, uint64_t round, uint64_t *row);
+int tlb_counting_end(const struct tlb_counting *counting, uint64_t round, uint64_t *row);
+
+/* What a slice of nothing counted, and taking it away from a row. */
+void tlb_counting_learn(const struct tlb_counting *counting, const uint64_t *row);
+void tlb_counting_discount(const struct tlb_counting *counting, uint64_t *row);
+
 /* -- Measuring: slices of one or of several prepared runs in turn. ----------------------------------- */
 
 struct tlb_slice {
@@ -191,10 +279,12 @@ enum { TLB_WITNESS_ADDS = 16384 }; /* dependent adds of one witness: one core cy
  * Times `slices` rounds; in each, one slice of accesses[r] accesses of every run r in turn. The result of
  * run r in round k is out[r * slices + k]; witness[k] is the time of the register-only loop before round k
  * and witness[slices] of the one after the last. Before a slice that another run's slice preceded, as
- * many accesses as a lap or a slice has, whichever is less, warm the caches untimed.
+ * many accesses as a lap or a slice has, whichever is less, warm the caches untimed. With `counting`, what
+ * the accesses of each slice counted is in its rows: without what reading clocks and counters itself counts.
  */
 int tlb_measure(struct tlb_run *const *runs, const uint64_t *accesses, size_t count, uint64_t slices,
-                struct tlb_slice *out, uint64_t *witness, const struct tlb_poll *poll);
+                struct tlb_slice *out, uint64_t *witness, const struct tlb_counting *counting,
+                const struct tlb_poll *poll);
 
 uint64_t tlb_clock_ns(void); /* CLOCK_MONOTONIC_RAW: no adjustment bends it */
 

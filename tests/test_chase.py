@@ -186,7 +186,7 @@ def test_a_cut_chain_is_told(library):
 
 
 def test_result_is_complete():
-    measured = tp.chase("64KiB", seed=3, counters=["cycles", "dtlb"], verify=True, **QUICK)
+    measured = tp.chase("64KiB", seed=3, counters=["cycles", "walks"], verify=True, **QUICK)
     assert measured.probe == "chase"
     assert measured.ns.dtype == np.float64
     assert measured.ns.shape == measured.disturbed.shape
@@ -196,9 +196,9 @@ def test_result_is_complete():
     assert measured.low > 0
     assert {"map", "populate", "passes", "proof", "cycle", "verify", "measure"} <= measured.setup.keys()
     assert all(seconds >= 0 for seconds in measured.setup.values())
-    assert measured.refused.keys() == {"cycles", "dtlb"}
+    assert measured.refused.keys() | measured.counters.keys() == {"cycles", "walks"}
     assert all(measured.refused.values())
-    assert measured.counters == {}
+    assert all(values.shape == measured.ns.shape for values in measured.counters.values())
     assert (measured.backing.page_size, measured.backing.proof) == (BASE, "proved")
     cpu = measured.params.pop("cpu")
     assert cpu >= 0
@@ -289,6 +289,7 @@ def test_nodes_are_linked_and_walked(size, stride, nodes, placement):
         ({"counters": "cycles"}, TypeError, "counters='cycles'"),
         ({"counters": [1]}, TypeError, "counters="),
         ({"counters": None}, TypeError, "counters=None"),
+        ({"counters": ["wlaks"]}, ValueError, "'wlaks' is no event that is known: near are walks"),
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):

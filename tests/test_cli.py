@@ -35,6 +35,7 @@ COMMANDS = [
     "anatomy",
     "host",
     "pages",
+    "events",
     "show",
     "plot",
 ]
@@ -126,7 +127,34 @@ def test_options_reach_the_probe(run):
     assert found["params"]["placement"] == "packed"
     assert found["params"]["seed"] == 7
     assert "verify" in found["setup_seconds"]
-    assert set(found["refused"]) == {"cycles", "instructions"}
+    assert set(found["refused"]) | set(found["counters"]) == {"cycles", "instructions"}
+
+
+def test_commas_within_an_event_belong_to_it():
+    names = "tlb, cpu/event=0x08,umask=0x10/,msr/tsc/,a"
+    assert cli._names(names) == ("tlb", "cpu/event=0x08,umask=0x10/", "msr/tsc/", "a")
+
+
+def test_counters_are_printed_with_what_is_refused(run):
+    arguments = ("--counters", "task-clock,no_such_pmu/event=1,umask=2/")
+    _, out, _ = run("chase", "64K", *QUICK, *arguments)
+    assert re.search(r"^  task-clock +[\d.]+ per access$", out, re.MULTILINE)
+    assert "no_such_pmu/event=1,umask=2/: there is no PMU 'no_such_pmu' here" in out
+    _, out, _ = run("chase", "64K,128K", *QUICK, *arguments, "--csv")
+    assert [float(row["task-clock"]) > 0 for row in csv.DictReader(io.StringIO(out))] == [True, True]
+
+
+def test_events(run):
+    status, out, err = run("events")
+    assert (status, err) == (0, "")
+    assert re.match(r"CPU \d+: ", out)
+    assert re.search(r"^page-faults +(counts|refused)", out, re.MULTILINE)
+    status, out, _ = run("events", "--json")
+    assert status == 0
+    found = {event["name"]: event for event in parsed(out)}
+    assert found.keys() == {event.name for event in tp.events()}
+    assert found["walks"]["meaning"]
+    assert all(event["reason"] for event in found.values() if event["status"] in ("dead", "refused"))
 
 
 # --- several values
@@ -314,6 +342,12 @@ WRONG = [
     (["chase", "64K", "--seed", "-1"], "seed=-1"),
     (["chase", "64K", "--placement", "x"], "--placement"),
     (["translation", "4K"], "4 KiB"),
+    (["chase", "64K", "--counters", "wlaks"], "near are walks"),
+    (["chase", "64K", "--counters", "cycles,,walks"], "empty name"),
+    (["chase", "64K", "--counters", "cpu/event=0x08"], "'cpu/event=0x08' is no event"),
+    (["chase", "64K,128K", "--counters", "tlb,wlaks"], "near are walks"),
+    (["events", "--cpu", "x"], "--cpu"),
+    (["events", "--cpu", "99999"], "cpu=99999"),
     (["curve", "--sizes", ""], "sizes=''"),
     (["curve", "--sizes", "1K:2K:3:4"], "sizes='1K:2K:3:4'"),
     (["curve", "--sizes", "1K:2K:x"], "sizes='1K:2K:x'"),

@@ -142,11 +142,11 @@ def test_memory_is_ordinary_again_afterwards(region, kernel):
 
 
 def test_probe_takes_what_every_probe_takes(kernel):
-    common = {"seed": 1, "precision": 0.5, "max_seconds": 0.02, "counters": ["a"]}
+    common = {"seed": 1, "precision": 0.5, "max_seconds": 0.02, "counters": ["page-faults"]}
     measured = probes.PROBES[kernel](FIRST.get(kernel, "64KiB"), "base", **common)
     assert measured.probe == kernel
     assert {"bytes", "pages", "seed", "cpu", "precision", "max_seconds"} <= measured.params.keys()
-    assert measured.refused.keys() == {"a"}
+    assert measured.refused.keys() | measured.counters.keys() == {"page-faults"}
 
 
 # --- leaks
@@ -172,6 +172,10 @@ def part(region, **changes):
     return region, "chase", 0, SIZE, FIT["chase"] | changes
 
 
+def open_files():
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
+
+
 def refused(call, error):
     with pytest.raises(error):
         call()
@@ -185,6 +189,15 @@ def with_session(region, use):
 def unnamed():
     with contextlib.suppress(OSError):  # not every file system can do it
         os.close(_core.open_unnamed(tempfile.gettempdir(), 0))
+
+
+def group(*more):
+    return _core.CounterGroup([(1, 2, 0, 0), *more])
+
+
+def with_group(use):
+    with group((1, 1, 0, 0)) as counters:
+        return use(counters)
 
 
 def mapping(region):
@@ -258,11 +271,31 @@ LEAKS = {
         lambda session: (
             session.measure((10,), 100),
             refused(lambda: session.measure((0,), 100), ValueError),
+            with_group(lambda counters: session.measure((10,), 100, (counters,))),
+            refused(lambda: session.measure((10,), 100, (None,)), TypeError),
         ),
     ),
     "Session.close": lambda region: _core.Session([part(region)]).close(),
     "Session.__enter__": lambda region: with_session(region, id),
     "Session.__exit__": lambda region: with_session(region, id),
+    "CounterGroup": lambda _: (
+        group(),
+        refused(lambda: group((1, 1 << 40, 0, 0)), OSError),
+        refused(lambda: group(None), TypeError),
+        refused(lambda: group((-1, 0, 0, 0)), OverflowError),
+    ),
+    "CounterGroup.enable": lambda _: with_group(lambda counters: counters.enable()),
+    "CounterGroup.disable": lambda _: with_group(lambda counters: counters.disable()),
+    "CounterGroup.reset": lambda _: with_group(lambda counters: counters.reset()),
+    "CounterGroup.read": lambda _: with_group(lambda counters: counters.read()),
+    "CounterGroup.peek": lambda _: with_group(lambda counters: counters.peek()),
+    "CounterGroup.fileno": lambda _: with_group(lambda counters: counters.fileno()),
+    "CounterGroup.close": lambda _: (
+        group().close(),
+        refused(lambda: with_group(lambda counters: (counters.close(), counters.read())), ValueError),
+    ),
+    "CounterGroup.__enter__": lambda _: with_group(id),
+    "CounterGroup.__exit__": lambda _: with_group(id),
 }
 
 
@@ -278,7 +311,7 @@ def scan(region):
 
 def test_the_list_of_leak_tests_is_complete():
     found = {name for name, value in vars(_core).items() if callable(value)}
-    for owner in (_core.Mapping, _core.Session):
+    for owner in (_core.Mapping, _core.Session, _core.CounterGroup):
         members = {name for name in vars(owner) if name[0] != "_" or name in ("__enter__", "__exit__")}
         found |= {f"{owner.__name__}.{name}" for name in members}
     assert found | {"Mapping.__buffer__"} == set(LEAKS)  # named so from Python 3.12 on
@@ -292,7 +325,9 @@ def test_nothing_leaks(region, name):
     Of what forks there are fewer calls, and a leak shows from a page on.
     """
     times = {"Session.measure": 400, "fault": 40, "shootdown": 40}.get(name, 4000)
+    before = open_files()
     assert min(grown(lambda: LEAKS[name](region), times) for _ in range(3)) < 16 * times
+    assert open_files() == before
 
 
 def test_references_are_given_back(region):

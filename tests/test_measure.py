@@ -185,11 +185,12 @@ def test_runs_take_turns_and_are_warmed_by_a_lap_or_a_slice(compile_c, tmp_path)
             struct tlb_slice out[32];
             uint64_t witness[33];
             logged = 0;
-            return tlb_measure(runs, accesses, (size_t)count, slices, out, witness, &(struct tlb_poll){0});
+            struct tlb_poll const never = {0};
+            return tlb_measure(runs, accesses, (size_t)count, slices, out, witness, NULL, &never);
         }
         """
     )
-    library = compile_c(CSRC / "measure.c", source)
+    library = compile_c(CSRC / "measure.c", CSRC / "counters.c", source)
     two = ctypes.c_uint64 * 2
 
     def log(count, slices):
@@ -673,7 +674,7 @@ class Simulated:
         self.now = 0.0
         self.calls = []
 
-    def measure(self, accesses, slices):
+    def measure(self, accesses, slices, groups=()):
         self.calls.append((accesses, slices))
         each = self.per_access * (self.cold if self.walked < self.laps[0] else 1.0)
         self.walked += accesses[0] * (slices + 1)
@@ -731,7 +732,7 @@ def test_cold_caches_do_not_shorten_the_slices(simulate):
 
 def test_noise_is_answered_by_longer_slices(simulate):
     class Averaging(Simulated):
-        def measure(self, accesses, slices):
+        def measure(self, accesses, slices, groups=()):
             self.noise = 3.0 / np.sqrt(accesses[0])
             return super().measure(accesses, slices)
 

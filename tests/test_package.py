@@ -25,12 +25,15 @@ LAYERS = [
         "pages",
         "analysis",
         "events",
+        "pmus",
+        "libpfm",
         "model",
         "inference",
     },
     {"advice"},
     {"measurement"},
     {"timing"},
+    {"counters"},
     {"points"},
     {"faults"},
     {"faultparts", "shootdowns"},
@@ -65,6 +68,12 @@ def test_layers(path):
     assert path.stem in LEVEL, f"{path.name} has no place in the layers"
     for imported in imports_of(path):
         assert LEVEL[imported] <= LEVEL[path.stem], f"{path.stem} imports {imported}, which is higher"
+
+
+def test_events_is_a_function_and_its_module_can_be_imported():
+    """One name for both: what is public wins as an attribute."""
+    assert callable(tp.events)
+    assert importlib.import_module("tlbprobe.events").Event is sys.modules["tlbprobe.events"].Event
 
 
 def test_every_public_name_is_documented():

@@ -136,8 +136,8 @@ def test_what_makes_an_axis(probe, axis):
 
 
 def test_counters_are_no_axis(probe):
-    run(probe, size=["16KiB"], counters=["a", "b"])
-    assert probe.calls == [(16 * KIB, "base", 64, 0, ("a", "b"))]
+    run(probe, size=["16KiB"], counters=["cycles", "walks"])
+    assert probe.calls == [(16 * KIB, "base", 64, 0, ("cycles", "walks"))]
 
 
 def test_without_an_axis_it_is_one_point(probe):

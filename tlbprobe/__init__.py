@@ -14,6 +14,7 @@ if find_spec("tlbprobe._core") is None:
     )
 
 from .advice import PageNeed, ProgramMapping, page_needs, program_mappings
+from .counters import CounterEvent, events
 from .curves import Curve, curve
 from .effective import EffectivePageSize, effective_page_size
 from .facts import Host, host
@@ -31,6 +32,7 @@ __all__ = [
     "Anatomy",
     "Backing",
     "BackingError",
+    "CounterEvent",
     "Curve",
     "EffectivePageSize",
     "FaultParts",
@@ -50,6 +52,7 @@ __all__ = [
     "counts",
     "curve",
     "effective_page_size",
+    "events",
     "fault",
     "fault_parts",
     "host",

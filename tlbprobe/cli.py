@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from . import advice, curves, facts, hierarchy, probes, sweeps
+from . import advice, counters, curves, facts, hierarchy, probes, sweeps
 from .curves import Curve
 from .faultparts import FaultParts, fault_parts
 from .faults import PageTimes, fault
@@ -96,7 +96,8 @@ HELPS = {
     "pages": "page policy: base, default, thp, thp-64K (any such size), collapse, hugetlb, hugetlb-1G (any "
     "such size); a wrong one lists those of this kernel (default: base)",
     "strict": "refuse pages other than asked, instead of a warning",
-    "counters": "performance counters to read per access; the result says why one is missing",
+    "counters": "performance counters to read per access: names as 'tlbprobe events' lists them, numbers "
+    "such as r1008 or cpu/event=0x08,umask=0x10/, or tlb for a set; the result says why one is missing",
 }
 NO_YES = {False: "no", True: "yes"}
 
@@ -117,6 +118,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_anatomy(commands)
     _add_host(commands)
     _add_pages(commands)
+    _add_events(commands)
     _add_show(commands)
     _add_plot(commands)
     return parser
@@ -226,8 +228,12 @@ def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     return choice
 
 
+# Commas between the slashes of cpu/event=0x08,umask=0x10/ belong to the name.
+BETWEEN_NAMES = re.compile(r",(?=[^/]*(?:/[^/]*/[^/]*)*$)")
+
+
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(name.strip() for name in BETWEEN_NAMES.split(text))
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name: write names with commas between them")
     return names
@@ -539,7 +545,7 @@ def _interval_cell(interval: Interval) -> str:
     return "none" if interval is None else f"{format_number(interval[0])} .. {format_number(interval[1])}"
 
 
-LEFT = ("pages", "proved", "why not", "what")  # columns of words
+LEFT = ("pages", "proved", "why not", "what", "event", "here", "encoding", "what it counts", "from")  # words
 HEADINGS = {"translation 95 %": "95 %"}
 GAP = "  "
 ORDER = (
@@ -692,6 +698,58 @@ def _run_host(options: argparse.Namespace) -> int:
     else:
         print(host)
     return DONE
+
+
+def _add_events(commands: Any) -> None:
+    about = "Say what this processor can count, what each event means on it, and what cannot be had and why."
+    parser = _command(commands, "events", _run_events, about)
+    about = "CPU whose events are meant, where there are several kinds (default: the current one)"
+    parser.add_argument("--cpu", type=int, metavar="N", help=about)
+    parser.add_argument("--json", action="store_true", help="print every event as JSON")
+
+
+def _run_events(options: argparse.Namespace) -> int:
+    found = counters.events(options.cpu)
+    if not options.json:
+        print(counters.whose_events(options.cpu))
+    _print_either(options.json, found, _print_events)
+    return DONE
+
+
+def _print_events(found: Sequence[counters.CounterEvent]) -> None:
+    """Events that this processor has, then why some of them, and others, cannot be had."""
+    _print_table([_event_cells(event) for event in found if event.encoding], spare=("from",))
+    print("counts: proved on a chase whose misses are known, or counted by the kernel itself")
+    for (status, reason, command), names in _why_not(found).items():
+        remedy = f"\n    to allow it: {command}" if command else ""
+        print(f"{status}: {', '.join(names)}: {reason}{remedy}")
+    print(MORE_EVENTS)
+
+
+MORE_EVENTS = (
+    "Also taken: numbers (r1008, cpu/event=0x08,umask=0x10,cmask=1/), names that the kernel announces in "
+    "/sys/bus/event_source/devices, perf's other cache events, and names of libpfm4 where it is installed. "
+    "tlb stands for a set of them."
+)
+
+
+def _event_cells(event: counters.CounterEvent) -> dict[str, str]:
+    return {
+        "event": event.name,
+        "here": event.status,
+        "encoding": "" if event.encoding == event.name else event.encoding,
+        "what it counts": event.meaning,
+        "from": event.source,
+    }
+
+
+def _why_not(found: Sequence[counters.CounterEvent]) -> dict[tuple[str, str, str], list[str]]:
+    """Names by what became of them and why; those that count, and those that could not be tried, left out."""
+    names: dict[tuple[str, str, str], list[str]] = {}
+    for event in found:
+        if event.status in ("dead", "refused"):
+            names.setdefault((event.status, event.reason, event.command), []).append(event.name)
+    return names
 
 
 def _add_pages(commands: Any) -> None:

@@ -10,9 +10,10 @@ import html
 import os
 import re
 import textwrap
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -30,6 +31,7 @@ from .machine import (
     base_page_size,
     cache_line_size,
     cpu_quota,
+    cpuinfo,
     default_hugetlb_size,
     exists,
     free_blocks,
@@ -40,6 +42,7 @@ from .machine import (
     load_text,
     memory_limits,
     mthp_modes,
+    named_lines,
     parse_count,
     parse_fields,
     pmd_size,
@@ -99,7 +102,7 @@ def this_process() -> Process:
     )
 
 
-SHORT = 1 << 14  # enough for every file of facts, and for the first processor of /proc/cpuinfo
+SHORT = 1 << 14  # bytes: enough for every file of facts
 
 
 @dataclass(frozen=True)
@@ -114,15 +117,11 @@ class _Tree:
 
     @cached_property
     def cpuinfo(self) -> dict[str, str]:
-        """Fields of the first processor: the whole file is slow to read on a large machine."""
-        try:
-            return _lines(load_text(self.root, "proc/cpuinfo", SHORT).partition("\n\n")[0])
-        except (OSError, ValueError):
-            return {}
+        return cpuinfo(self.root)
 
     @cached_property
     def status(self) -> dict[str, str]:
-        return _lines(self.read("proc/self/status"))
+        return named_lines(self.read("proc/self/status"))
 
     @cached_property
     def flags(self) -> set[str] | None:
@@ -149,12 +148,6 @@ class _Tree:
         top = path.partition("/")[0]
         mounted = {"sys": "sys/kernel", "proc": "proc/self"}.get(top, "")
         return NOT_OFFERED if exists(self.root, mounted) else f"/{top} is not mounted"
-
-
-def _lines(text: str) -> dict[str, str]:
-    """'name : value' lines."""
-    rows = (line.partition(":") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, _, value in rows}
 
 
 def _source(path: str) -> str:
@@ -641,6 +634,22 @@ def host(root: Root = "/", process: Process | None = None) -> Host:
     facts = {fact.name: fact for subject in SUBJECTS for fact in subject(tree)}
     order = sorted(facts.values(), key=lambda fact: GROUPS.index(_group(fact)))
     return Host(tuple(order), cpuid.tlb(process.cpuid))
+
+
+@lru_cache(maxsize=1)
+def _recent(minute: int) -> tuple[Host, dict[str, Any]]:
+    found = host()
+    return found, found.to_dict()
+
+
+def recent_host() -> Host:
+    """Facts of this machine, a minute old at most: settings may change while a process lives."""
+    return _recent(int(time.monotonic() // 60))[0]
+
+
+def recent_record() -> dict[str, Any]:
+    """The same as plain JSON."""
+    return _recent(int(time.monotonic() // 60))[1]
 
 
 def _group(fact: Fact) -> str:

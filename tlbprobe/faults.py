@@ -20,9 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, machine, pages, timing
+from .counters import without_slices
+from .facts import recent_record
 from .measurement import Floats, Measurement, StrPath, format_ns, frozen, hazard_rows
 from .pages import Backing, BackingError, PagePolicy, Scan, find_policy
-from .points import Common, check_whole, host_facts
+from .points import Common, check_whole
 from .units import Size, approximate_size, format_seconds, format_size, parse_size
 
 if TYPE_CHECKING:
@@ -864,10 +866,10 @@ def _result(
         faults={"minor": touched["minor"], "major": touched["major"], "expected": expected},
         params={**_params(plan, common, times.size), **more},
         backing=backing,
-        host=host_facts(),
+        host=recent_record(),
         started=started,
         counts=_counts(plan, found, expected),
-        refused=timing.counters_refused(common.counters),
+        refused=without_slices(common.counters),
         warnings=tuple(_warnings(plan, found, backing, expected, common.strict, more["cache"])),
         index=_index(plan, order, times.size),
         thread=_threads_of(plan, times.size),

@@ -23,6 +23,7 @@ PR_GET_THP_DISABLE = 42
 PR_GET_MEMORY_MERGE = 68
 NO_LIMIT = 1 << 62  # cgroup v1 writes "none" as LONG_MAX rounded down to a page of whatever size
 MOST_BYTES = 1 << 20  # no file read here is longer on a sane machine
+ONE_PROCESSOR = 1 << 14  # bytes of /proc/cpuinfo that hold all of the first one
 
 
 # --- files -----------------------------------------------------------------------------------------------
@@ -86,6 +87,20 @@ def parse_fields(text: str | None) -> dict[str, int]:
     """'MemFree:  12 kB' and 'anon 12' lines as name to bytes or count."""
     rows = re.findall(r"^([\w()]+):?\s+([0-9]{1,18})(?: (kB))?\s*$", text or "", re.MULTILINE)
     return {name: int(value) * (1024 if unit else 1) for name, value, unit in rows}
+
+
+def named_lines(text: str) -> dict[str, str]:
+    """'name : value' lines."""
+    rows = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in rows}
+
+
+def cpuinfo(root: Root = "/") -> dict[str, str]:
+    """Fields of the first processor: the whole file is slow to read on a large machine."""
+    try:
+        return named_lines(load_text(root, "proc/cpuinfo", ONE_PROCESSOR).partition("\n\n")[0])
+    except (OSError, ValueError):
+        return {}
 
 
 def is_live(root: Root) -> bool:

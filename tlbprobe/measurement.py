@@ -267,7 +267,7 @@ class Measurement(Result):
     started, version : str
         Start in UTC (ISO 8601), version of tlbprobe.
     counters : dict of str to ndarray of float64, shape (slices,)
-        Performance counters per access.
+        Performance counters per access, in the order of `ns`; NaN in slices in which others had their turn.
     refused : dict of str to str
         Why each other counter that was asked for is missing.
     counts : dict of str to int, float or dict
@@ -345,6 +345,42 @@ class Measurement(Result):
         """Mean of the slices, ns per access."""
         return float(np.mean(self.ns))
 
+    def counter(self, name: str) -> float | None:
+        """Median of a counter per access, over the slices that have it; ``None`` if it was not counted."""
+        values = self.counters.get(name)
+        return None if values is None or np.isnan(values).all() else float(np.nanmedian(values))
+
+    def _share(self, *pairs: tuple[str, str]) -> float | None:
+        """Ratio of the first two counters that were counted both."""
+        for above, below in pairs:
+            one, other = self.counter(above), self.counter(below)
+            if one is not None and other:
+                return one / other
+        return None
+
+    @property
+    def walk_share(self) -> float | None:
+        """Page walks for loads, in cycles, over all cycles: the most that they can have cost.
+
+        Of cycles with a walk in progress (``walk_active``), else of walks summed over cycles
+        (``walk_pending``), which may exceed 1; ``None`` where they were not counted.
+        """
+        return self._share(("walk_active", "cycles"), ("walk_pending", "cycles"))
+
+    @property
+    def ipc(self) -> float | None:
+        """Instructions per cycle; ``None`` where they were not counted."""
+        return self._share(("instructions", "cycles"))
+
+    @property
+    def miss_rate(self) -> float | None:
+        """Page walks for each load; ``None`` where they were not counted.
+
+        Of ``walks`` and ``loads``, else of ``dTLB-load-misses`` and ``dTLB-loads``, which mean another level
+        of the TLB on another processor: `events` says which.
+        """
+        return self._share(("walks", "loads"), ("dTLB-load-misses", "dTLB-loads"))
+
     @property
     def cycles(self) -> float | None:
         """Core cycles per access by `low`; ``None`` where the core clock is not known."""
@@ -381,6 +417,8 @@ class Measurement(Result):
             "setup_seconds": self.setup,
             "faults": self.faults,
             "counts": self.counts,
+            "counters": {name: self.counter(name) for name in self.counters},
+            **self.derived(),
             "params": self.params,
             "refused": self.refused,
             "warnings": list(self.warnings),
@@ -423,15 +461,31 @@ class Measurement(Result):
         yield "parameters", ", ".join((*asked, f"seed {self.params.get('seed', 'unknown')}"))
         for name, count in self.counts.items():
             yield name.replace("_", " "), _counted(count)
+        yield from self._counter_rows()
         disturbed = f"{self.disturbed.mean():.0%} visibly disturbed"
         plural = f"{word}{'es' if word.endswith('s') else 's'}"
         yield "slices", f"{self.ns.size} of {self.accesses_per_slice} {plural}, {disturbed}"
         yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
-        for name, reason in self.refused.items():
-            yield f"refused {name}", reason
+        for text in refused_rows(self.refused):
+            yield "refused", text
         for warning in self.warnings:
             yield "warning", warning
         yield from hazard_rows(self.hazards)
+
+    def derived(self) -> dict[str, float | None]:
+        """Ratios of counters, by name."""
+        return {name: getattr(self, name) for name in DERIVED}
+
+    def _counter_rows(self) -> Iterator[tuple[str, str]]:
+        """Each counter, and how many slices had it if not all."""
+        for name, values in self.counters.items():
+            counted = int((~np.isnan(values)).sum())
+            some = "" if counted == values.size else f", counted in {counted} of {values.size} slices"
+            median = self.counter(name)
+            yield name, "missing" if median is None else f"{median:.4g} per access{some}"
+        for name, share in self.derived().items():
+            if share is not None:
+                yield name.replace("_", " "), f"{share:.3g}"
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
@@ -479,6 +533,9 @@ ACCESS_WORDS = {
 def access_word(probe: str) -> str:
     """What one access of a probe is called."""
     return ACCESS_WORDS.get(probe, "access")
+
+
+DERIVED = ("walk_share", "ipc", "miss_rate")  # properties of it that need several counters
 
 
 # --- two that took turns ---------------------------------------------------------------------------------
@@ -577,6 +634,12 @@ class Translation(Result):
                 f"{format_ns(run.low)} ({format_interval(run.interval)}), median {format_ns(run.median)}",
             )
         yield "backing", str(self.backing)
+        for name in self.spread.counters:
+            one, other = self.spread.counter(name), self.packed.counter(name)
+            if one is not None and other is not None:
+                yield name, f"{one:.4g} per access of spread nodes, {other:.4g} of packed ones"
+        for text in refused_rows(self.spread.refused):
+            yield "refused", text
         for warning in self.warnings:
             yield "warning", warning
         yield from hazard_rows(self.hazards)
@@ -615,6 +678,14 @@ def _counted(count: Any) -> str:
     return (
         f"{count:,}" if isinstance(count, int) else f"{count:.4g}" if isinstance(count, float) else str(count)
     )
+
+
+def refused_rows(refused: Mapping[str, str]) -> Iterator[str]:
+    """Why counters are missing: those with the same reason together."""
+    names: dict[str, list[str]] = {}
+    for name, reason in refused.items():
+        names.setdefault(reason, []).append(name)
+    yield from (f"{', '.join(alike)}: {reason}" for reason, alike in names.items())
 
 
 def format_interval(interval: Interval) -> str:

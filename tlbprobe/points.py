@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import operator
 import time
 from collections.abc import Iterator, Sequence
@@ -14,23 +13,16 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from . import _core, facts, timing
+from . import _core, timing
+from .counters import Counting, counting
+from .events import TLB_SET, check_names
+from .facts import recent_record
 from .measurement import Measurement
 from .pages import Backing, Region, find_policy
 from .units import Size, approximate_size, format_size, parse_size
 
 LONGEST_SECONDS = 1e6  # of one measurement: eleven days
 UNTIMED_PASSES = 2  # over every page of the working set, since populating is no warm-up under a hypervisor
-
-
-@functools.lru_cache(maxsize=1)
-def _host_of(minute: int) -> dict[str, Any]:
-    return facts.host().to_dict()
-
-
-def host_facts() -> dict[str, Any]:
-    """Facts of the machine, a minute old at most: settings may change while a process lives."""
-    return _host_of(int(time.monotonic() // 60))
 
 
 @dataclass(frozen=True)
@@ -57,10 +49,21 @@ class Common:
         object.__setattr__(self, "seed", operator.index(self.seed))
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed={self.seed!r} is out of range: from 0 to 2**64 - 1")
-        names = self.counters
-        listed = isinstance(names, Sequence) and not isinstance(names, str)
-        if not listed or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"counters={names!r} must be a sequence of names, such as ('cycles',)")
+        object.__setattr__(self, "counters", checked_counters(self.counters))
+
+
+def checked_counters(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of counters, if they are some that are known: the set "tlb" may stand for itself."""
+    if isinstance(names, str) and names == TLB_SET:
+        return (TLB_SET,)
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if not listed or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"counters={names!r} must be a sequence of names, such as ('cycles',), or {TLB_SET!r}"
+        )
+    if names:
+        check_names(names)
+    return tuple(names)
 
 
 def check_flag(name: str, value: bool) -> None:
@@ -173,6 +176,7 @@ class Point:
         self.timed: list[timing.Timed] = []
         self.backings: list[Backing] = []
         self.counts: tuple[tuple[int, int], ...] = ()
+        self.counting = Counting()
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -211,7 +215,7 @@ class Point:
 
     def time(self, session: _core.Session, accesses: int | None = None) -> None:
         """Passes, proof, slices, proof; `accesses` is fixed work instead of the adaptive stop."""
-        with timing.pinned(self.common.cpu) as self.cpu:
+        with timing.pinned(self.common.cpu) as self.cpu, self._counters() as self.counting:
             with self.step("passes"):
                 for _ in range(UNTIMED_PASSES):
                     session.pass_over()
@@ -220,15 +224,24 @@ class Point:
             with self.step("measure"):
                 if accesses is None:
                     limits = {"precision": self.common.precision, "max_seconds": self.common.max_seconds}
-                    self.timed, warnings = timing.measure(session, **limits)
+                    self.timed, warnings = timing.measure(session, **limits, groups=self.counting.open)
                 else:
-                    self.timed, warnings = timing.measure_fixed(session, accesses)
+                    self.timed, warnings = timing.measure_fixed(session, accesses, self.counting.open)
             self.backings = self._prove()
         self.warnings.extend(warnings)
         for one, other in dict.fromkeys(zip(map(str, before), map(str, self.backings), strict=True)):
             if one != other:
                 self.warnings.append(f"the pages changed during the measurement: {one}, then {other}")
         self._check_counts(session)
+
+    @contextlib.contextmanager
+    def _counters(self) -> Iterator[Counting]:
+        """Counters that were asked for; trying them out, once a process, is a step of the set-up."""
+        start = time.perf_counter()
+        with counting(self.common.counters, self.cpu) as found:
+            if self.common.counters:
+                self.setup["counters"] = time.perf_counter() - start
+            yield found
 
     def _prove(self) -> list[Backing]:
         """Pages of every place, each once; what is wrong with them is refused or becomes a warning."""
@@ -269,7 +282,8 @@ class Point:
     ) -> Measurement:
         """The measurement of one of the places."""
         place, timed = self.places[number], self.timed[number]
-        warnings = list(self.warnings)
+        counters = self.counting.read(timed.counted, timed.accesses)
+        warnings = [*self.warnings, *counters.warnings]
         if timed.minor + timed.major:
             warnings.append(
                 f"{timed.minor} minor and {timed.major} major page faults in the timed part, none expected"
@@ -284,9 +298,10 @@ class Point:
             faults=timing.faults(timed),
             params={**params, **self.params(place)},
             backing=self.backings[number],
-            host=host_facts(),
+            host=recent_record(),
             started=self.started,
             counts=counts or {},
-            refused=timing.counters_refused(self.common.counters),
+            counters=counters.values,
+            refused=counters.refused,
             warnings=tuple(warnings),
         )

@@ -160,8 +160,9 @@ def chase(
     max_seconds : float
         Time for the timed part, at most.
     counters : sequence of str
-        Performance counters to read per access; each lands in ``.counters`` or, with its reason, in
-        ``.refused``.
+        Performance counters to read per access: names that `events` lists, such as ``"walks"``, numbers such
+        as ``"cpu/event=0x08,umask=0x10/"``, or ``"tlb"`` for a set of them. Each lands in ``.counters`` or,
+        with its reason, in ``.refused``.
     verify : bool
         Whether to walk the cycles first and count their nodes.
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, machine, pages, timing
+from . import _core, machine, pages
+from .counters import without_slices
+from .facts import recent_record
 from .faults import COLLAPSE, check_choice, check_offered, failure, format_time, scanned_backing
 from .measurement import Floats, Measurement, frozen, hazard_rows
 from .pages import BackingError, PagePolicy, find_policy
-from .points import Common, check_whole, host_facts
+from .points import Common, check_whole
 from .units import Size, format_seconds, format_size, parse_size
 
 if TYPE_CHECKING:
@@ -317,10 +319,10 @@ def _result(
         faults={"minor": None, "major": None, "expected": None},
         params=_params(plan, common),
         backing=backing,
-        host=host_facts(),
+        host=recent_record(),
         started=started,
         counts=counted,
-        refused=timing.counters_refused(common.counters),
+        refused=without_slices(common.counters),
         warnings=(complaint,) if complaint else (),
         others=found["others"] - quiet[:, None],
         quiet_ns=quiet,

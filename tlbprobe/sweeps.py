@@ -26,6 +26,7 @@ import numpy.typing as npt
 from . import machine, pages, points, probes
 from .faults import PageTimes
 from .measurement import (
+    DERIVED,
     Get,
     Measurement,
     Put,
@@ -34,6 +35,7 @@ from .measurement import (
     Translation,
     below,
     from_below,
+    refused_rows,
     replacing,
 )
 from .pages import Region, find_policy
@@ -225,7 +227,8 @@ def figures(point: Point) -> dict[str, Any]:
         known["interval_low_ns"], known["interval_high_ns"] = point.interval
     for name in ("minor", "major", "expected"):
         known[f"faults_{name}"] = run.faults[name]
-    return known | dict(_flat(run.counts))
+    ratios = {name: value for name in DERIVED if (value := getattr(run, name)) is not None}
+    return known | dict(_flat(run.counts)) | {name: run.counter(name) for name in run.counters} | ratios
 
 
 def _flat(counted: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, int | float]]:
@@ -367,8 +370,9 @@ class Sweep(Table):
             A column an axis, then float64 ``low_ns`` (for a translation: the cost), ``interval_low_ns``,
             ``interval_high_ns``, ``median_ns``, ``mean_ns``, ``page_size`` (bytes, if it is one),
             ``slices``, ``accesses_per_slice``, ``disturbed_share``, ``core_ghz``, ``setup_seconds`` (without
-            the mapping, which points share), page faults of the timed part, what the probe counted, then
-            ``proof`` and ``reason`` (why a point was refused). What is missing is NaN.
+            the mapping, which points share), page faults of the timed part, what the probe counted, medians
+            of the performance counters per access and their ratios (of a translation: those of the spread
+            nodes), then ``proof`` and ``reason`` (why a point was refused). What is missing is NaN.
         """
         rows = list(self)
         axes = {name: [values[name] for values, _ in rows] for name in self.axes}
@@ -445,6 +449,8 @@ def complaints(*sweeps: Sweep) -> Counter[tuple[str, str]]:
             said["refused", reason] += 1
         else:
             said.update(("warning", text) for text in point.warnings)
+            run = point.spread if isinstance(point, Translation) else point
+            said.update(("refused counters", text) for text in refused_rows(run.refused))
     return said
 
 

@@ -39,6 +39,7 @@ class Timed:
     core_ghz: float | None
     minor: int
     major: int
+    counted: npt.NDArray[np.int64] | None = None  # rows of the groups of counters, if there are any
 
 
 @contextlib.contextmanager
@@ -123,8 +124,11 @@ def clock_complaint(start: Moment, end: Moment, rate: float | None) -> str:
 # --- the loop --------------------------------------------------------------------------------------------
 
 
+Groups = tuple[_core.CounterGroup, ...]
+
+
 def measure(
-    session: _core.Session, *, precision: float, max_seconds: float
+    session: _core.Session, *, precision: float, max_seconds: float, groups: Groups = ()
 ) -> tuple[list[Timed], tuple[str, ...]]:
     """Time slices of the parts of a session in turn until each is precise, or the time is over.
 
@@ -136,6 +140,8 @@ def measure(
         Half the interval over the low estimate at which to stop.
     max_seconds : float
         Time for all of it.
+    groups : tuple of _core.CounterGroup
+        Counters to read around the slices.
 
     Returns
     -------
@@ -148,14 +154,14 @@ def measure(
     start = Moment.now()
     deadline = time.perf_counter() + max_seconds
     _lap(session, min(LAP_SECONDS, max_seconds / 10))
-    rounds, accesses, settled = _find_length(session, deadline)
+    rounds, accesses, settled = _find_length(session, deadline, groups)
     while not all(analysis.precise(ns, precision) for ns in rounds.ns(accesses)):
         seconds = _round_seconds(rounds)
         affordable = int((deadline - time.perf_counter()) / seconds)
         batch = min(analysis.next_batch(rounds.slices), affordable, MOST_SLICES)
         if batch < 1:
             break
-        rounds.add(session.measure(accesses, batch))
+        rounds.add(session.measure(accesses, batch, groups))
     complaint = clock_complaint(start, Moment.now(), rate)
     warnings = [complaint] if complaint else []
     if not settled:
@@ -166,7 +172,9 @@ def measure(
     return rounds.timed(accesses), tuple(warnings)
 
 
-def measure_fixed(session: _core.Session, accesses: int) -> tuple[list[Timed], tuple[str, ...]]:
+def measure_fixed(
+    session: _core.Session, accesses: int, groups: Groups = ()
+) -> tuple[list[Timed], tuple[str, ...]]:
     """Time so many accesses, in as many slices of equal length as are long enough.
 
     Where that does not come out even, the fewer than one a slice that are left over are done untimed. So are
@@ -178,6 +186,8 @@ def measure_fixed(session: _core.Session, accesses: int) -> tuple[list[Timed], t
         Of one part. The thread is pinned already.
     accesses : int
         How many.
+    groups : tuple of _core.CounterGroup
+        Counters to read around the slices.
 
     Returns
     -------
@@ -193,9 +203,9 @@ def measure_fixed(session: _core.Session, accesses: int) -> tuple[list[Timed], t
     slices = even_slices(accesses, max(1, round(shortest_slice_ns() / per_access)))
     length, left_over = divmod(accesses, slices)
     batches = [min(MOST_SLICES, slices - done) for done in range(0, slices, MOST_SLICES)]
-    rounds = Rounds(session.measure((length,), batches[0]))
+    rounds = Rounds(session.measure((length,), batches[0], groups))
     for batch in batches[1:]:
-        rounds.add(session.measure((length,), batch))
+        rounds.add(session.measure((length,), batch, groups))
     if left_over:
         session.measure((left_over,), 1)
     complaint = clock_complaint(start, Moment.now(), rate)
@@ -228,7 +238,7 @@ class Rounds:
         return sum(batch["ns"].shape[1] for batch in self.batches)
 
     def all(self, name: str) -> npt.NDArray[np.int64]:
-        """One field of all slices, (runs, slices)."""
+        """One field of all slices, (runs, slices) or (runs, slices, columns)."""
         return np.concatenate([batch[name] for batch in self.batches], axis=1)
 
     def ns(self, accesses: Sequence[int]) -> npt.NDArray[np.float64]:
@@ -240,6 +250,7 @@ class Rounds:
         ns, minor, major = self.ns(accesses), self.all("minor"), self.all("major")
         witness = np.concatenate([batch["witness_ns"] for batch in self.batches])
         ghz = analysis.core_ghz(witness, _core.WITNESS_ADDS)
+        counted = self.all("counted") if "counted" in self.batches[0] else None
         return [
             Timed(
                 ns[run],
@@ -248,6 +259,7 @@ class Rounds:
                 ghz,
                 int(minor[run].sum()),
                 int(major[run].sum()),
+                None if counted is None else counted[run],
             )
             for run in range(len(accesses))
         ]
@@ -288,7 +300,9 @@ def _lap(session: _core.Session, seconds: float) -> None:
         done += 2 * LAP_ACCESSES  # as many again come before the slice
 
 
-def _find_length(session: _core.Session, deadline: float) -> tuple[Rounds, tuple[int, ...], bool]:
+def _find_length(
+    session: _core.Session, deadline: float, groups: Groups
+) -> tuple[Rounds, tuple[int, ...], bool]:
     """Double the slices until that moves the low estimate by less than 1 %, as the first batches tell."""
     target = shortest_slice_ns()
     turns = 2 if len(session.laps) > 1 else 1  # each is warmed before its slice if there are others
@@ -298,7 +312,7 @@ def _find_length(session: _core.Session, deadline: float) -> tuple[Rounds, tuple
         seconds = turns * sum(n * ns for n, ns in zip(accesses, per_access, strict=True)) * 1e-9
         affordable = int((deadline - time.perf_counter()) / seconds)
         batch = min(analysis.FIRST_BATCH, max(LEAST_SLICES, affordable))
-        rounds = Rounds(session.measure(accesses, batch))
+        rounds = Rounds(session.measure(accesses, batch, groups))
         series = rounds.ns(accesses)
         per_access = [analysis.low(ns) for ns in series]
         if all(n * ns >= SHORT * target for n, ns in zip(accesses, per_access, strict=True)):
@@ -319,11 +333,6 @@ def _pilot(session: _core.Session) -> list[float]:
         if not short.any():
             return [float(each) for each in ns / accesses]
         accesses = [n * 4 if again else n for n, again in zip(accesses, short, strict=True)]
-
-
-def counters_refused(counters: Sequence[str]) -> dict[str, str]:
-    """Say of every counter why it is missing."""
-    return {name: "performance counters are not built yet in this version" for name in counters}
 
 
 def faults(timed: Timed) -> dict[str, Any]:

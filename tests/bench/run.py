@@ -401,6 +401,57 @@ def clock() -> Iterator[Row]:
     yield "clock", f"{read_ns:.1f} ns a read, steps of {step_ns} ns", "0.1 % of a slice of 100 us"
 
 
+COUNTED = [
+    (1, number, 0, 0) for number in (1, 2, 3, 5, 6)
+]  # task clock, faults and switches: software events
+
+
+def counters() -> Iterator[Row]:
+    """Reading a group around every slice: what it takes, and whether the slices are the same."""
+    slices = 20_000
+    parameters = {"stride": 64, "access": 0}
+    with (
+        tp.Region(1 << 16) as region,
+        _core.Session([(region, "stride", 0, 1 << 16, parameters)]) as session,
+        _core.CounterGroup(COUNTED) as group,
+    ):
+        taken: dict[tuple[_core.CounterGroup, ...], list[float]] = {(): [], (group,): []}
+        for _ in range(20):
+            for groups, seconds in taken.items():
+                start = time.perf_counter()
+                session.measure((1,), slices, groups)
+                seconds.append(time.perf_counter() - start)
+    without, reading = (min(seconds) for seconds in taken.values())
+    text = (
+        f"{(reading - without) / slices / 2 * 1e6:.2f} us (a slice without: {without / slices * 1e6:.2f} us)"
+    )
+    yield f"reading a group of {len(COUNTED)} at a slice boundary", text, "at most 2 us"
+    yield from _low_with_counters()
+    tp.events()
+    start = time.perf_counter()
+    found = tp.events()
+    text = f"{(time.perf_counter() - start) * 1e3:.1f} ms for {len(found)}"
+    yield "events(), tried before", text, ""
+
+
+def _low_with_counters() -> Iterator[Row]:
+    line = machine.cache_line_size()
+    for size, accesses in ((16 << 10, 90_000), (256 << 10, 25_000), (64 << 20, 2000)):
+        parameters = node_parameters(size // line, line, "spread", 0)
+        with (
+            tp.Region(size) as region,
+            _core.Session([(region, "chase", 0, size, parameters)]) as session,
+            _core.CounterGroup(COUNTED) as group,
+        ):
+            plain: list[float] = []
+            counted: list[float] = []
+            for _ in range(100):
+                plain.extend(session.measure((accesses,), 10)["ns"][0] / accesses)
+                counted.extend(session.measure((accesses,), 10, (group,))["ns"][0] / accesses)
+        text = f"{low(counted):.4g} / {low(plain):.4g} ns = {low(counted) / low(plain):.4f}"
+        yield f"low with counters / without, {size >> 10} KiB", text, "0.99 to 1.01"
+
+
 def facts() -> Iterator[Row]:
     """Facts of the host."""
     taken = []
@@ -451,6 +502,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         clock,
         imports,
         facts,
+        counters,
         loop,
         stride_loop,
         objects_loop,
