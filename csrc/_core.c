@@ -32,6 +32,10 @@
  *       (context manager)
  *   def kernels() -> {name: parameter names}
  *   def clock_moment(), clock_calibrate(), cpu(), cpuid(leaf, subleaf)
+ *   def program_launch(paths, arguments, environment, streams, thp, go, report) -> pid
+ *   def program_go(go, report) -> {"ns", "user_us", ..., "stage", "error"}
+ *   def program_trace(pid), program_resume(pid)
+ *   def program_wait(pid) -> (whether it has ended and not only stopped, ns)
  *   JUMP_REACH, WITNESS_ADDS: int
  *
  * A mapping is used by one session at a time, from the first node written to the last one read: the GIL is
@@ -1814,6 +1818,131 @@ static PyObject *core_cpuid(PyObject *module, PyObject *args)
     return Py_BuildValue("(IIII)", registers[0], registers[1], registers[2], registers[3]);
 }
 
+/* -- Programs -------------------------------------------------------------------------------------------- */
+
+/* Pointers to the bytes of a sequence, which must outlive them; NULL with an exception set. */
+static char **strings_of(PyObject *sequence)
+{
+    Py_ssize_t const count = PySequence_Size(sequence);
+    char **const strings = count < 0 ? NULL : PyMem_Calloc((size_t)count + 1, sizeof *strings);
+    if (!strings && count >= 0)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; strings && i < count; i++) {
+        PyObject *const item = PyTuple_GetItem(sequence, i);
+        if (!item || PyBytes_AsStringAndSize(item, &strings[i], NULL) < 0) {
+            PyMem_Free(strings);
+            return NULL;
+        }
+    }
+    return strings;
+}
+
+PyDoc_STRVAR(core_program_launch_doc,
+             "program_launch($module, paths, arguments, environment, streams, thp, go, report, /)\n--\n\n"
+             "Make the process of a program, which waits for program_go; its number.");
+
+static PyObject *core_program_launch(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *tuples[3];
+    char **strings[3] = {NULL, NULL, NULL};
+    struct tlb_program program;
+    pid_t pid = -1;
+    int status = 0;
+    if (!PyArg_ParseTuple(args, "O!O!O!(iii)(kk)ii:program_launch", &PyTuple_Type, &tuples[0], &PyTuple_Type,
+                          &tuples[1], &PyTuple_Type, &tuples[2], &program.streams[0], &program.streams[1],
+                          &program.streams[2], &program.thp[0], &program.thp[1], &program.go,
+                          &program.report))
+        return NULL;
+    for (int i = 0; i < 3 && status == 0; i++)
+        status = (strings[i] = strings_of(tuples[i])) ? 0 : -1;
+    if (status == 0) {
+        program.paths = strings[0];
+        program.arguments = strings[1];
+        program.environment = strings[2];
+        status = tlb_program_launch(&program, &pid);
+        if (status < 0)
+            raise_status(status);
+    }
+    for (int i = 0; i < 3; i++)
+        PyMem_Free(strings[i]);
+    return status < 0 ? NULL : PyLong_FromLong(pid);
+}
+
+PyDoc_STRVAR(core_program_go_doc, "program_go($module, go, report, /)\n--\n\n"
+                                  "Let it go; what it said before it began, or why it could not.");
+
+static PyObject *core_program_go(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int go, report, status;
+    struct tlb_start start;
+    if (!PyArg_ParseTuple(args, "ii:program_go", &go, &report))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = tlb_program_go(go, report, &start);
+    Py_END_ALLOW_THREADS
+    if (status < 0)
+        return raise_status(status);
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsK}", "ns", (unsigned long long)start.ns, "user_us",
+                         (unsigned long long)start.user_us, "system_us", (unsigned long long)start.system_us,
+                         "minor", (unsigned long long)start.minor, "major", (unsigned long long)start.major,
+                         "voluntary", (unsigned long long)start.voluntary, "involuntary",
+                         (unsigned long long)start.involuntary, "peak", (unsigned long long)start.peak,
+                         "stage", (unsigned long long)start.stage, "error", (unsigned long long)start.error);
+}
+
+PyDoc_STRVAR(core_program_trace_doc, "program_trace($module, pid, /)\n--\n\n"
+                                     "From now on it stops before it exits, for this thread to resume it.");
+
+static PyObject *core_program_trace(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int pid;
+    if (!PyArg_ParseTuple(args, "i:program_trace", &pid))
+        return NULL;
+    int const status = tlb_program_trace(pid);
+    if (status < 0)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(core_program_resume_doc, "program_resume($module, pid, /)\n--\n\n"
+                                      "Let it exit.");
+
+static PyObject *core_program_resume(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int pid;
+    if (!PyArg_ParseTuple(args, "i:program_resume", &pid))
+        return NULL;
+    int const status = tlb_program_resume(pid);
+    if (status < 0)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(core_program_wait_doc,
+             "program_wait($module, pid, /)\n--\n\n"
+             "Wait: (True, ns) when it has ended and is to be reaped, (False, ns) when "
+             "it stops before its exit.");
+
+static PyObject *core_program_wait(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int pid, status;
+    enum tlb_ending event;
+    uint64_t ns;
+    if (!PyArg_ParseTuple(args, "i:program_wait", &pid))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    status = tlb_program_wait(pid, &event, &ns);
+    Py_END_ALLOW_THREADS
+    if (status < 0)
+        return raise_status(status);
+    return Py_BuildValue("(NK)", PyBool_FromLong(event == TLB_ENDED), (unsigned long long)ns);
+}
+
 /* -- The module ------------------------------------------------------------------------------------------ */
 
 static PyMethodDef core_methods[] = {
@@ -1826,6 +1955,11 @@ static PyMethodDef core_methods[] = {
     {"clock_calibrate", core_clock_calibrate, METH_NOARGS, core_clock_calibrate_doc},
     {"cpu", core_cpu, METH_NOARGS, core_cpu_doc},
     {"cpuid", core_cpuid, METH_VARARGS, core_cpuid_doc},
+    {"program_launch", core_program_launch, METH_VARARGS, core_program_launch_doc},
+    {"program_go", core_program_go, METH_VARARGS, core_program_go_doc},
+    {"program_trace", core_program_trace, METH_VARARGS, core_program_trace_doc},
+    {"program_resume", core_program_resume, METH_VARARGS, core_program_resume_doc},
+    {"program_wait", core_program_wait, METH_VARARGS, core_program_wait_doc},
     {0},
 };
 

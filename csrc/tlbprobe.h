@@ -9,6 +9,7 @@
  *   fault.c     what the first touch of a page costs, kind by kind
  *   shootdown.c what giving pages back costs the caller, and the threads on other CPUs
  *   counters.c  performance counters: groups of perf events, read around slices
+ *   program.c   somebody else's program: started, held, let go, followed to its end
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
@@ -454,6 +455,44 @@ struct tlb_shootdown {
 
 /* Does it in a process of its own: see tlb_in_child. */
 int tlb_shootdown(struct tlb_shootdown *shootdown, const struct tlb_poll *poll);
+
+/* -- Programs: somebody else's, started and followed. ------------------------------------------------ */
+
+struct tlb_program {
+    char *const *paths;       /* what to execute: the first of them that there is; NULL at the end */
+    char *const *arguments;   /* NULL at the end */
+    char *const *environment; /* NULL at the end */
+    int streams[3];       /* descriptors above 2 to become standard input, output and error; -1: as it is */
+    unsigned long thp[2]; /* the two arguments of PR_SET_THP_DISABLE; 0, 0: as it is */
+    int go, report;       /* its ends of two pipes, which close on exec */
+};
+
+enum tlb_stage { TLB_HELD, TLB_REDIRECTING, TLB_FORBIDDING, TLB_EXECUTING };
+
+/* What a program said before it became one, and what its process had used until then. */
+struct tlb_start {
+    uint64_t ns; /* by tlb_clock_ns */
+    uint64_t user_us, system_us, minor, major, voluntary, involuntary;
+    uint64_t peak;  /* resident bytes: what it has of its parent, which later peaks never fall below */
+    uint64_t stage; /* enum tlb_stage: what it did last */
+    uint64_t error; /* errno of that; 0: it has begun */
+};
+
+/* Makes the process, which waits for tlb_program_go. It ends with the thread that made it. */
+int tlb_program_launch(const struct tlb_program *program, pid_t *pid);
+
+/* Lets it go, by our ends of the two pipes, and waits until it has begun or says why it could not. */
+int tlb_program_go(int go, int report, struct tlb_start *start);
+
+enum tlb_ending { TLB_EXITING, TLB_ENDED };
+
+/* From now on it stops before it exits: still whole. This thread alone may wait for it then, and resume it.
+ */
+int tlb_program_trace(pid_t pid);
+int tlb_program_resume(pid_t pid);
+
+/* Waits until it stops before its exit, or has ended and is to be reaped; *ns is when. */
+int tlb_program_wait(pid_t pid, enum tlb_ending *event, uint64_t *ns);
 
 /* -- The instruction set. ------------------------------------------------------------------------------ */
 

@@ -20,10 +20,12 @@ from tlbprobe import (
     FaultParts,
     Measurement,
     PageTimes,
+    ProgramRun,
     Refusal,
     ShootdownTimes,
     Sweep,
     Translation,
+    Trial,
     machine,
 )
 from tlbprobe.curves import view_sizes
@@ -36,7 +38,7 @@ COMPILER = os.environ.get("CC", "gcc")
 
 # What a script of `run_python` finds: `answer` returns a value to the test, `refuse` filters a system call.
 PRELUDE = '''
-import ctypes, errno, gc, json, mmap, os, platform, resource, signal, sys, threading, time, warnings
+import ctypes, errno, gc, json, mmap, os, platform, re, resource, signal, sys, threading, time, warnings
 from pathlib import Path
 import numpy as np
 import tlbprobe as tp
@@ -318,6 +320,68 @@ def make_anatomy():
     )
 
 
+def make_program_run(samples=20, **changes):
+    seconds = np.arange(samples) * 0.1
+    fields = {
+        "program": "app",
+        "attached": False,
+        "status": 0,
+        "signal": None,
+        "wall": 2.0,
+        "user": 1.5,
+        "system": 0.25,
+        "faults": {"minor": 4321, "major": 1},
+        "switches": {"voluntary": 12, "involuntary": 34},
+        "peak": 64 << 20,
+        "seconds": seconds,
+        "processes": 1 + (seconds > 1),
+        "resident": (1 + np.arange(samples)) << 20,
+        "proportional": (1 + np.arange(samples)) << 20,
+        "huge": (np.arange(samples) // 2) << 20,
+        "touched": np.where(seconds == 0, np.nan, 5e5),
+        "sampling": {"seconds": 0.01, "interval": 0.01},
+        "counters": {"cycles": 4e9, "walk_active": 0.5e9},
+        "refused": {"walks": "not on this model", "instructions": "not on this model"},
+        "host": {"facts": [{"name": "cpu.name", "value": "Some CPU"}], "tlb": []},
+        "started": "2026-01-02T03:04:05.678+00:00",
+        "warnings": ("it was odd",),
+    }
+    return ProgramRun(**{**fields, **changes})
+
+
+def make_trial(rounds=8, variants=("as it is", "refused", "offered"), ratios=(1.0, 1.01, 0.8), **changes):
+    """Times of the variants by their ratios, with huge pages in the one that is offered some."""
+    noise = np.random.default_rng(rounds).normal(0, 0.004, (rounds, len(variants)))
+    wall = np.asarray(ratios) * (1 + noise)
+    huge = np.array([64.0 * (1 << 20) * (name in ("offered", "thp")) for name in variants])
+    same = np.ones((rounds, 1))
+    fields = {
+        "program": "app",
+        "what": "command",
+        "variants": variants,
+        "reference": variants[0],
+        "order": np.argsort(noise, axis=1),
+        "wall": wall,
+        "cpu": wall * 0.9,
+        "system": wall * 0.1,
+        "minor": same * (100 + np.arange(len(variants))),
+        "major": same * np.zeros(len(variants)),
+        "peak": same * np.full(len(variants), np.nan),
+        "resident": same * np.full(len(variants), 80.0 * (1 << 20)),
+        "huge": same * huge,
+        "exit_resident": same * np.full(len(variants), np.nan),
+        "exit_huge": same * np.full(len(variants), np.nan),
+        "page": 2 << 20,
+        "status": 0,
+        "params": {"rounds": rounds, "seed": 0, "thp": "madvise"},
+        "refused": {"advised only": "so it is"},
+        "host": {"facts": [{"name": "cpu.name", "value": "Some CPU"}], "tlb": []},
+        "started": "2026-01-02T03:04:05.678+00:00",
+        "warnings": ("it was odd",),
+    }
+    return Trial(**{**fields, **changes})
+
+
 @pytest.fixture(scope="session")
 def made():
     """Functions that make results by hand: nothing is measured."""
@@ -328,6 +392,8 @@ def made():
         page_times=make_page_times,
         shootdown=make_shootdown,
         fault_parts=make_fault_parts,
+        program_run=make_program_run,
+        trial=make_trial,
     )
 
 
@@ -347,4 +413,6 @@ def examples():
         "shootdown_times": make_shootdown(),
         "fault_parts": make_fault_parts(),
         "anatomy": make_anatomy(),
+        "program_run": make_program_run(),
+        "trial": make_trial(backing={"offered": Backing("thp", 2 << 20, {2 << 20: 1.0}, "proved", "smaps")}),
     }

@@ -353,3 +353,58 @@ def test_core_clock_refuses_by_name():
         analysis.core_ghz([1000.0], 0)
     with pytest.raises(ValueError, match="witness_ns"):
         analysis.core_ghz([np.nan], 4000)
+
+
+# --- runs in turn ----------------------------------------------------------------------------------------
+
+
+def test_a_paired_ratio_is_exact_where_nothing_disturbs():
+    a = np.geomspace(1, 100, 9)
+    ratio, limits = analysis.paired_ratio(0.8 * a, a)
+    assert ratio == pytest.approx(0.8)
+    assert limits == pytest.approx((0.8, 0.8))
+
+
+def test_few_rounds_have_no_interval():
+    for rounds in range(1, 12):
+        times = np.linspace(1, 2, rounds)
+        assert (analysis.paired_ratio(times, times[::-1])[1] is None) == (rounds < 6)
+
+
+@pytest.mark.parametrize(("rounds", "outside"), [(5, 0), (6, 1), (7, 3), (8, 4), (9, 6), (10, 9), (20, 53)])
+def test_the_interval_is_that_of_the_signed_rank_test(rounds, outside):
+    """As its published tables have it: one more than the critical value at 5 %, two-sided."""
+    assert analysis._never_ranked(rounds) == outside
+
+
+@pytest.mark.parametrize("kind", ["even", "bursts", "drift"])
+def test_the_interval_of_a_paired_ratio_covers(kind):
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        times = np.exp(rng.normal(0, 0.02, (9, 2)))
+        if kind == "bursts":
+            times *= 1 + (rng.random((9, 2)) < 0.2) * rng.exponential(0.5, (9, 2))
+        if kind == "drift":
+            times *= np.geomspace(1, 3, 9)[:, None]
+        low, high = analysis.paired_ratio(times[:, 0] * 0.9, times[:, 1])[1]
+        covered += low <= 0.9 <= high
+    assert covered >= 0.93 * 400
+
+
+def test_a_paired_ratio_can_be_turned_round():
+    rng = np.random.default_rng(5)
+    a, b = rng.uniform(1, 2, (2, 11))
+    ratio, (low, high) = analysis.paired_ratio(a, b)
+    turned, (other_low, other_high) = analysis.paired_ratio(b, a)
+    assert (1 / turned, 1 / other_high, 1 / other_low) == pytest.approx((ratio, low, high))
+
+
+def test_a_paired_ratio_refuses_by_name():
+    for bad in ([], [[1.0]], [np.nan], [-1.0]):
+        with pytest.raises(ValueError, match=r"a has|a holds"):
+            analysis.paired_ratio(bad, [1.0])
+    with pytest.raises(ValueError, match="b has 2 rounds"):
+        analysis.paired_ratio([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="time of 0"):
+        analysis.paired_ratio([0.0], [1.0])

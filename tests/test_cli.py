@@ -33,6 +33,8 @@ COMMANDS = [
     "places",
     "translation",
     "anatomy",
+    "stat",
+    "whatif",
     "host",
     "pages",
     "events",
@@ -221,7 +223,9 @@ def test_wrong_lists_and_ranges(run, arguments, status, said):
 # --- saved results ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["measurement", "translation", "sweep", "curve", *SINGLE])
+@pytest.mark.parametrize(
+    "kind", ["measurement", "translation", "sweep", "curve", "program_run", "trial", *SINGLE]
+)
 def test_show_and_plot_every_kind(run, saved, kind):
     status, out, err = run("show", saved / f"{kind}.npz")
     assert (status, err) == (0, "")

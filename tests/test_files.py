@@ -19,7 +19,17 @@ import tlbprobe as tp
 from tlbprobe import measurement, sweeps
 
 SINGLE = ["page_times", "shootdown_times", "fault_parts"]  # of times of single accesses
-KINDS = ["measurement", "translation", "refusal", "sweep", "curve", "anatomy", *SINGLE]
+KINDS = [
+    "measurement",
+    "translation",
+    "refusal",
+    "sweep",
+    "curve",
+    "anatomy",
+    "program_run",
+    "trial",
+    *SINGLE,
+]
 
 
 def same(one, other):

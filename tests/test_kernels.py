@@ -278,6 +278,11 @@ LEAKS = {
     "Session.close": lambda region: _core.Session([part(region)]).close(),
     "Session.__enter__": lambda region: with_session(region, id),
     "Session.__exit__": lambda region: with_session(region, id),
+    "program_launch": lambda _: refused(lambda: _core.program_launch((), (), (), 0, 0, 0, 0), TypeError),
+    "program_go": lambda _: refused(lambda: _core.program_go("", 0), TypeError),
+    "program_trace": lambda _: refused(lambda: _core.program_trace(0), OSError),
+    "program_resume": lambda _: _core.program_resume(os.getpid()),
+    "program_wait": lambda _: refused(lambda: _core.program_wait(1), OSError),
     "CounterGroup": lambda _: (
         group(),
         refused(lambda: group((1, 1 << 40, 0, 0)), OSError),

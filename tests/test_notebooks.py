@@ -46,6 +46,13 @@ QUICK = {
         "repeats": 2,
         "max_seconds": 0.05,
     },
+    "07-is-my-program-bound-by-translation": {
+        "pages": 2048,
+        "seconds": 0.03,
+        "watched_seconds": 0.3,
+        "rounds": 1,
+        "function_rounds": 3,
+    },
 }
 
 

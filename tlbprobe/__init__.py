@@ -24,8 +24,12 @@ from .hierarchy import Anatomy, anatomy
 from .measurement import Measurement, Translation, load
 from .pages import Backing, BackingError, PagePolicy, Region, page_policies
 from .probes import PROBES, chase, jump, lookup, objects, places, stride, translation
+from .program import ProgramRun, stat
 from .shootdowns import ShootdownTimes, shootdown
 from .sweeps import Refusal, Sweep, counts, sizes, sweep
+from .trials import Trial
+from .trying import whatif
+from .verdicts import Verdict
 
 __all__ = [
     "PROBES",
@@ -42,11 +46,14 @@ __all__ = [
     "PagePolicy",
     "PageTimes",
     "ProgramMapping",
+    "ProgramRun",
     "Refusal",
     "Region",
     "ShootdownTimes",
     "Sweep",
     "Translation",
+    "Trial",
+    "Verdict",
     "anatomy",
     "chase",
     "counts",
@@ -66,9 +73,11 @@ __all__ = [
     "program_mappings",
     "shootdown",
     "sizes",
+    "stat",
     "stride",
     "sweep",
     "translation",
+    "whatif",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import inspect
 import json
@@ -10,6 +11,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import sys
 import types
 import typing
@@ -19,11 +21,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from . import advice, counters, curves, facts, hierarchy, probes, sweeps
+from . import advice, counters, curves, facts, hierarchy, probes, program, sweeps, trying, variants
 from .curves import Curve
 from .faultparts import FaultParts, fault_parts
 from .faults import PageTimes, fault
 from .hierarchy import Anatomy
+from .launching import Word
 from .measurement import (
     FileFormatError,
     Interval,
@@ -39,8 +42,10 @@ from .measurement import (
     replacing,
 )
 from .pages import Backing, page_policies
+from .program import ProgramRun, Watched
 from .shootdowns import ShootdownTimes
 from .sweeps import Point, Refusal, Sweep, Table
+from .trials import Trial
 from .units import approximate_size, format_seconds, format_size, parse_size, printable
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -116,6 +121,8 @@ def build_parser() -> argparse.ArgumentParser:
     for name, probe in commanded.items():
         _add_probe(commands, name, probe)
     _add_anatomy(commands)
+    _add_stat(commands)
+    _add_whatif(commands)
     _add_host(commands)
     _add_pages(commands)
     _add_events(commands)
@@ -174,11 +181,7 @@ def _add_parameters(
     helps = {**_parameter_helps(probes.chase), **_parameter_helps(function), **HELPS}
     for name in names:
         default = parameters[name].default
-        shown = (
-            ""
-            if default in (None, ())
-            else f" (default: {NO_YES[default] if isinstance(default, bool) else default})"
-        )
+        shown = "" if default in (None, ()) else f" (default: {_default(default)})"
         if default is inspect.Parameter.empty:
             parser.add_argument(name, metavar=name.upper(), help=helps[name])
         else:
@@ -187,6 +190,12 @@ def _add_parameters(
             if name in sweeps.COUNT_AXES:
                 reading["metavar"] = "COUNT"
             parser.add_argument(option, default=default, help=helps[name] + shown, **reading)
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return NO_YES[value] if isinstance(value, bool) else str(value)
 
 
 def _reading(kind: Any, several: bool) -> dict[str, Any]:
@@ -397,6 +406,8 @@ def show(result: Any, *, as_json: bool = False, as_csv: bool = False) -> None:
         _print_curve(result)
     elif isinstance(result, Sweep):
         _print_sweep(result)
+    elif isinstance(result, Trial):
+        _print_trial(result)
     else:
         print(result)
 
@@ -545,8 +556,19 @@ def _interval_cell(interval: Interval) -> str:
     return "none" if interval is None else f"{format_number(interval[0])} .. {format_number(interval[1])}"
 
 
-LEFT = ("pages", "proved", "why not", "what", "event", "here", "encoding", "what it counts", "from")  # words
-HEADINGS = {"translation 95 %": "95 %"}
+LEFT = (
+    "variant",
+    "pages",
+    "proved",
+    "why not",
+    "what",
+    "event",
+    "here",
+    "encoding",
+    "what it counts",
+    "from",
+)  # words
+HEADINGS = {"translation 95 %": "95 %", "wall 95 %": "95 %", "CPU 95 %": "95 %"}
 GAP = "  "
 ORDER = (
     "proved",
@@ -608,6 +630,36 @@ def _sparse(rows: Sequence[dict[str, str]]) -> Iterator[dict[str, str]]:
         name, value = next(iter(row.items()))
         yield {**row, name: ""} if value == previous else row
         previous = value
+
+
+def _print_trial(trial: Trial) -> None:
+    print(f"{trial.title}: {trial.verdict}")
+    _print_table(
+        [_variant_cells(trial, name) for name in trial.variants], spare=("peak", "kernel", "CPU 95 %")
+    )
+    for name, text in trial.remarks():
+        print(f"{name}: {text}")
+
+
+def _variant_cells(trial: Trial, name: str) -> dict[str, str]:
+    """Medians of a variant, and its times over those of the reference."""
+    seconds = {"wall": "wall", "CPU": "cpu", "kernel": "system"}
+    cells = {heading: format_seconds(trial.median(field, name) or 0.0) for heading, field in seconds.items()}
+    peak = trial.median("peak", name)
+    pages = {"pages": str(trial.backing[name])} if name in trial.backing else {}
+    ratios: dict[str, str] = {}
+    if name in trial.pairs:
+        for heading, (ratio, interval) in (("wall", trial.pairs[name].wall), ("CPU", trial.pairs[name].cpu)):
+            ratios[f"{heading} times"] = f"{ratio:.3f}"
+            ratios[f"{heading} 95 %"] = "none" if interval is None else "{:.3f} .. {:.3f}".format(*interval)
+    return {
+        "variant": name,
+        **cells,
+        "faults": f"{trial.median('minor', name) or 0:,.0f}",
+        "peak": "unknown" if peak is None else approximate_size(peak),
+        **(pages or {"on huge pages": trial.huge_words(name)}),
+        **ratios,
+    }
 
 
 # --- other commands --------------------------------------------------------------------------------------
@@ -683,6 +735,108 @@ def _run_plot(options: argparse.Namespace) -> int:
     _check_picture(options.out)
     draw(load(options.file), options.out)
     return DONE
+
+
+FORWARDED = tuple(getattr(signal, f"SIG{name}") for name in ("TERM", "HUP", "QUIT", "USR1", "USR2"))
+NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # as a shell has it
+
+
+def _add_stat(commands: Any) -> None:
+    about = "Run a program and watch it, or watch one that runs: memory and its pages, and what binds it."
+    parser = _command(commands, "stat", _run_stat, about)
+    parser.usage = "tlbprobe stat [options] -- COMMAND [ARG ...]\n       tlbprobe stat [options] --pid N"
+    _add_parameters(parser, program.stat, ("pid", "counters", "interval", "seconds", "touched"))
+    parser.add_argument("--against", metavar="FILE", help="an earlier run to compare with, saved by --out")
+    _add_program(parser)
+
+
+def _add_whatif(commands: Any) -> None:
+    about = "Try whether huge pages help a program: run it many times, with and without them in turn."
+    parser = _command(commands, "whatif", _run_whatif, about)
+    parser.usage = "tlbprobe whatif [options] -- COMMAND [ARG ...]"
+    about = f"of {', '.join(variants.SETTINGS)} (default: those that can differ here)"
+    parser.add_argument("--variants", metavar="NAME,...", type=_names, help=about)
+    _add_parameters(parser, trying.whatif, ("rounds", "seed"))
+    _add_program(parser)
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
+    """Outputs, and the command, which takes all that follows it."""
+    parser.add_argument("--out", metavar="FILE", help="save the result for 'show' instead of printing it")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture: .png, .svg or .pdf")
+    parser.add_argument("--json", action="store_true", help="print every figure as JSON")
+    help = "the program and its arguments; the report goes to stderr, the exit status is the program's"
+    parser.add_argument("command", metavar="COMMAND", nargs=argparse.REMAINDER, help=help)
+
+
+def _words(options: argparse.Namespace) -> list[str]:
+    given: list[str] = options.command
+    return given[1:] if given[:1] == ["--"] else given
+
+
+def _run_stat(options: argparse.Namespace) -> int:
+    _check_outputs(options)
+    against = program.load_run(options.against) if options.against is not None else None
+    asked = (options.pid, options.counters, options.interval, options.seconds, options.touched, against)
+    words = _words(options)
+    if not words and options.pid is None:
+        raise ValueError("no COMMAND to run, and no --pid")
+    try:
+        run = program.watch(words, Watched(*asked), forward=FORWARDED, ctrl_c_ends=True)
+    except OSError as error:
+        return _could_not_run(error, words)
+    _report(run, options)
+    return _status_of(run)
+
+
+def _run_whatif(options: argparse.Namespace) -> int:
+    _check_outputs(options)
+    words = _words(options)
+    if not words:
+        raise ValueError("no COMMAND to run")
+    try:
+        trial = variants.try_command(
+            words,
+            options.variants,
+            trying.check_rounds(options.rounds),
+            options.seed,
+            None,
+            True,
+            forward=FORWARDED,
+            tell=lambda text: print(f"tlbprobe: {text}", file=sys.stderr, flush=True),
+        )
+    except variants.ProgramKilledError as error:
+        return _complain(error, BY_SIGNAL + error.signal)
+    except OSError as error:
+        return _could_not_run(error, words)
+    _report(trial, options)
+    return trial.status or DONE
+
+
+def _could_not_run(error: OSError, words: Sequence[Word]) -> int:
+    """As a shell would say it, if it is the program that could not be run."""
+    if not words or error.filename != words[0]:
+        raise error
+    return _complain(error, NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+
+
+def _status_of(run: ProgramRun) -> int:
+    return BY_SIGNAL + run.signal if run.signal else run.status or DONE
+
+
+def _report(result: ProgramRun | Trial, options: argparse.Namespace) -> None:
+    """Files first; the program's output is its own, so that ours goes to stderr, or to a file alone."""
+    saved = False
+    try:
+        if options.out:
+            result.save(options.out)
+            saved = True
+        if options.plot:
+            draw(result, options.plot)
+    finally:
+        if not saved:
+            with contextlib.redirect_stdout(sys.stderr):
+                show(result, as_json=options.json)
 
 
 def _add_host(commands: Any) -> None:

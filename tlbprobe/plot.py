@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from .curves import Curve
     from .hierarchy import Anatomy, Part
+    from .program import ProgramRun
     from .sweeps import Sweep
+    from .trials import Trial
 
 # Okabe and Ito's colours, which most kinds of colour blindness tell apart; base pages in black.
 COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -648,3 +650,71 @@ def anatomy_figure(result: Anatomy) -> Figure:
     anatomy(result, curve_axes)
     conflicts(mapped, map_axes)
     return figure
+
+
+# --- programs --------------------------------------------------------------------------------------------
+
+FEW_SAMPLES = 30  # so few are marked one by one
+
+
+def program_run(run: ProgramRun, ax: Axes | None = None) -> Axes:
+    """Draw a program's memory over time, with the part of it on huge pages, and what it touched."""
+    ax = _axes(ax)
+    if not run.seconds.size:
+        return _empty(ax, run.title, "it ended before its memory could be seen")
+    most = float(np.nanmax([*run.resident, *run.touched]))
+    unit, word = next((2.0**power, word) for power, word in MEMORY_UNITS if most >= 2.0**power or not power)
+    style: dict[str, Any] = {"marker": "o" if run.seconds.size < FEW_SAMPLES else None, "markersize": 3}
+    ax.plot(run.seconds, run.resident / unit, color=COLOURS[0], label="in memory", **style)
+    ax.plot(run.seconds, run.huge / unit, color=COLOURS[1], label="on huge pages", **style)
+    ax.fill_between(run.seconds, run.huge / unit, color=COLOURS[1], alpha=BAND, linewidth=0)
+    if np.isfinite(run.touched).any():
+        ax.plot(
+            run.seconds, run.touched / unit, "x", color=COLOURS[2], label="touched in 20 ms", markersize=5
+        )
+    ax.set_xlim(0, 1.02 * max(run.wall, float(run.seconds[-1])))
+    ax.set_ylim(0, 1.25 * most / unit)
+    ax.set_xlabel("seconds")
+    ax.set_ylabel(word)
+    ax.legend(frameon=False, ncols=3, loc="upper left", fontsize="small")
+    return _finish(ax, f"{run.title}: {run.verdict.claim}")
+
+
+def _empty(ax: Axes, title: str, why: str) -> Axes:
+    """Say why there is nothing to be drawn."""
+    ax.text(0.5, 0.5, why, ha="center", color=GREY, transform=ax.transAxes)
+    ax.set_axis_off()
+    return _finish(ax, title)
+
+
+MEMORY_UNITS = ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "bytes"))
+TRIED: tuple[tuple[Literal["wall", "cpu"], str, float, str], ...] = (
+    ("wall", "wall time", 0.13, COLOURS[1]),
+    ("cpu", "CPU time", -0.13, COLOURS[2]),
+)
+
+
+def trial(result: Trial, ax: Axes | None = None) -> Axes:
+    """Draw the time of every variant over that of the reference, round by round, with the interval."""
+    ax = _axes(ax)
+    names = list(result.pairs)[::-1]
+    if not names:
+        return _empty(ax, result.title, f"only {result.reference!r} was tried")
+    shown = [1.0]
+    for row, name in enumerate(names):
+        for times, word, shift, colour in TRIED:
+            ratios = result.round_ratios(name, times)
+            ratio, interval = result.ratio(name, times)
+            known = ratios[np.isfinite(ratios)]
+            shown += [*(np.quantile(known, (0.1, 0.9)) if known.size else ()), *(interval or ())]
+            ax.plot(ratios, np.full(ratios.size, row + shift), "o", color=colour, alpha=0.4, markersize=4)
+            ax.plot(ratio, row + shift, "D", color=colour, label="_" * (row > 0) + word)
+            ax.plot(interval or [], [row + shift] * len(interval or ()), color=colour, linewidth=2.5)
+    ax.axvline(1, color=GREY, linewidth=0.9)
+    margin = 0.1 * (max(shown) - min(shown)) + 0.02  # what lies further away is left out
+    ax.set_xlim(min(shown) - margin, max(shown) + margin)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(-0.6, len(names) - 0.2)
+    ax.set_xlabel(f"time over that of {result.reference!r} (dots: rounds; bars: 95 %)")
+    ax.legend(frameon=False, loc="upper right", ncols=2, fontsize="small")
+    return _finish(ax, f"{result.title}: {result.verdict.claim}")

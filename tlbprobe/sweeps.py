@@ -674,7 +674,7 @@ def run_points(
         raise TypeError(f"progress={progress!r} must be True, False or a function of done and all points")
     shuffled = random.Random(seed)
     points: dict[Asked, Point] = {}
-    with _progress(len(asked), progress) as advance:
+    with progress_bar(len(asked), progress) as advance:
         for batch in _batches(groups):
             with ExitStack() as stack:
                 shared = {memory: _share(memory, groups[memory], stack, kept) for memory in batch}
@@ -740,15 +740,15 @@ def _in_notebook() -> bool:
 
 
 @contextmanager
-def _progress(total: int, progress: Progress) -> Iterator[Callable[[], object]]:
-    """What to call when one more point is done: a bar where somebody can see it, or the caller's function."""
+def progress_bar(total: int, progress: Progress, unit: str = "point") -> Iterator[Callable[[], object]]:
+    """What to call when one more is done: a bar where somebody can see it, or the caller's function."""
     done = itertools.count(1)
     if callable(progress):
         yield lambda: progress(next(done), total)
     elif progress and ((sys.stderr and sys.stderr.isatty()) or _in_notebook()):
         from tqdm.auto import tqdm
 
-        with tqdm(total=total, unit="point", leave=False) as bar:
+        with tqdm(total=total, unit=unit, leave=False) as bar:
             yield bar.update
     else:
         yield lambda: None

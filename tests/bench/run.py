@@ -19,11 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import tlbprobe as tp
-from tlbprobe import _core, machine
+from tlbprobe import _core, analysis, launching, machine
 from tlbprobe.probes import OBJECT_LAYOUTS, STRIDE_ACCESSES, node_parameters, node_places, object_bytes
 from tlbprobe.units import format_size, parse_size
 
@@ -395,6 +396,60 @@ def _answer(work: Callable[[], object], after: float) -> float:
     raise AssertionError("it was not interrupted")
 
 
+WORKING = """
+#include <stdlib.h>
+int main(int count, char **words)
+{
+    size_t const size = strtoul(words[1], 0, 10) << 20, steps = strtoul(words[2], 0, 10);
+    char *const memory = malloc(size);
+    size_t state = 1, sum = count;
+    for (size_t at = 0; at < size; at += 4096)
+        memory[at] = 1;
+    for (size_t step = 0; step < steps; step++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        sum += memory[(state >> 20) % size];
+    }
+    return sum == 0;
+}
+"""
+
+
+def watched() -> Iterator[Row]:
+    """A program under stat against the same program without it, in turn: wall and CPU time."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "working.c"), Path(folder, "working")
+        source.write_text(WORKING)
+        subprocess.run([os.environ.get("CC", "gcc"), "-O2", source, "-o", binary], check=True)
+        for megabytes, steps in ((1, 200_000_000), (512, 20_000_000)):
+            words = [binary, str(megabytes), str(steps)]
+            for touched in (False, True):
+                times = np.array([_both(words, touched, first=k % 2 == 0) for k in range(12)])
+                for name, column in (("wall", 0), ("CPU", 1)):
+                    ratio, limits = analysis.paired_ratio(times[:, 1, column], times[:, 0, column])
+                    text = (
+                        f"{ratio:.4f} (95 %: {limits[0]:.4f} to {limits[1]:.4f})"
+                        if limits
+                        else f"{ratio:.4f}"
+                    )
+                    what = f"stat / plain, {name}, {megabytes} MiB{', touched' * touched}"
+                    yield what, f"{text} of {np.median(times[:, 0, column]):.2f} s", "at most 1.01"
+
+
+def _both(words: list[Any], touched: bool, first: bool) -> list[tuple[float, float]]:
+    """Wall and CPU seconds of a plain run and of one under stat, one of them first."""
+    found = {}
+    for watch in (first, not first):
+        if watch:
+            run = tp.stat(words, counters=(), touched=touched)
+            found[watch] = run.wall, run.user + run.system
+        else:
+            with launching.Launched(words) as running:
+                running.go()
+                ended = running.finish()
+            found[watch] = ended.wall, ended.user + ended.system
+    return [found[False], found[True]]
+
+
 def clock() -> Iterator[Row]:
     """What reading the clock costs, against the shortest slice."""
     read_ns, step_ns = _core.clock_calibrate()
@@ -517,6 +572,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         length,
         point,
         curve,
+        watched,
         interrupts,
         faults,
         shootdowns,

@@ -1,0 +1,197 @@
+"""Samples of a program while it runs: its memory, its pages, and now and then what it touches.
+
+Reading the memory of a process walks its page tables, milliseconds for each gigabyte, and locks them
+meanwhile. So every sample is timed, and the next one waits for 99 times as long.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import machine
+from .launching import now_ns
+from .machine import Root
+from .processes import Memory, Tree, Usage, forget_accesses, read_memory, read_peak
+
+COST_SHARE = 0.01  # of the time that all of it may take; samples leave half of it to looks, if there are any
+FIRST_COST = 0.5e-3  # seconds: what a sample of a small program costs, as long as nothing else is known
+MOST_SAMPLES = 4096  # then every other one goes, and those to come are half as many
+
+# A look at what is touched: forget what was, wait, read. Each page whose accessed bit was cleared costs its
+# next user a write to the page table, half a microsecond under a hypervisor; that counts as cost of the look.
+LOOK_SECONDS = 0.02
+MARKING = 0.5e-6  # seconds a page
+FIRST_LOOK = 0.7e-6  # seconds a page, all of it, as long as nothing else is known
+
+
+def pause(cost: float, interval: float, share: float = COST_SHARE) -> float:
+    """Seconds to wait after a sample that cost so many, at least `interval` of them."""
+    return max(interval, cost * (1 / share - 1))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a program had in memory at a moment."""
+
+    seconds: float  # since it began
+    memory: Memory
+    processes: int
+    touched: float = math.nan  # bytes, in the LOOK_SECONDS before; NaN without a look
+
+
+class Sampler:
+    """Takes samples of a process and its descendants.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    interval : float
+        Seconds from one sample to the next, at least.
+    touched : bool
+        Whether to look at what it touches, too: the accessed bits of its pages are cleared for that.
+    began_ns : int
+        When it began, by CLOCK_MONOTONIC_RAW.
+    """
+
+    def __init__(
+        self, pid: int, *, interval: float, touched: bool, began_ns: int = 0, root: Root = "/"
+    ) -> None:
+        self.pid = pid
+        self.root = root
+        self.interval = interval
+        self.touched = touched
+        self.share = COST_SHARE / 2 if touched else COST_SHARE
+        self.tree = Tree(pid, root)
+        self.samples: list[Sample] = []
+        self.costs = 0.0  # seconds that all of it took
+        self.looks = 0
+        self.peak = 0  # most bytes at once: of all processes as they were seen, or of the first one by itself
+        self.usage: Mapping[int, Usage] = {}  # at the last sample
+        self.refused = ""  # why memory of some process is missing
+        self._began_ns = began_ns
+        self._look_rate = FIRST_LOOK
+        self._lock = threading.Lock()
+
+    def until(self, over: Callable[[float], bool], seconds: float | None = None) -> None:
+        """Take samples until it is over, or so many seconds are; `over` waits, and says whether it is."""
+        deadline = time.monotonic() + (math.inf if seconds is None else seconds)
+
+        def done(wait: float) -> bool:
+            return over(min(wait, max(0.0, deadline - time.monotonic()))) or time.monotonic() >= deadline
+
+        wait = pause(FIRST_COST, self.interval, self.share)
+        while not done(wait):
+            wait = self.take()
+            if self._may_look():
+                cost = self.forget()
+                if done(LOOK_SECONDS):
+                    break
+                self.look(cost)
+
+    def take(self) -> float:
+        """Take a sample; how many seconds to wait before the next."""
+        with self._lock:
+            start = now_ns()
+            memory, count = self._read()
+            if count:
+                self._keep(Sample((start - self._began_ns) / 1e9, memory, count))
+            cost = (now_ns() - start) / 1e9
+            self.costs += cost
+            return pause(cost, self.interval, self.share)
+
+    def forget(self) -> float:
+        """Forget what was touched; the seconds that it took."""
+        start = now_ns()
+        for pid in self.usage:
+            forget_accesses(pid, self.root)
+        return (now_ns() - start) / 1e9
+
+    def look(self, cost: float) -> None:
+        """See what was touched since it was forgotten, which cost so many seconds."""
+        with self._lock:
+            start = now_ns()
+            memory, count = self._read()
+            if count:
+                self.looks += 1
+                self._keep(Sample((start - self._began_ns) / 1e9, memory, count, float(memory.referenced)))
+            marked = min(memory.referenced, _small(memory)) / machine.base_page_size()
+            cost += (now_ns() - start) / 1e9 + marked * MARKING
+            self._look_rate = cost / max(1, _small(memory) / machine.base_page_size())
+            self.costs += cost
+
+    def _may_look(self) -> bool:
+        """Whether a look would cost no more than what it may."""
+        if not self.touched or not self.samples:
+            return False
+        pages = _small(self.samples[-1].memory) / machine.base_page_size()
+        elapsed = (now_ns() - self._began_ns) / 1e9
+        return self.costs + self._look_rate * pages <= COST_SHARE * elapsed
+
+    def _read(self) -> tuple[Memory, int]:
+        """Memory of all processes, and how many they are."""
+        usage = self.tree.usage()
+        found = [memory for pid in usage if (memory := self._memory(pid))]
+        if found:
+            self.usage = usage
+        return sum(found, Memory()), len(found)
+
+    def _memory(self, pid: int) -> Memory | None:
+        try:
+            return read_memory(pid, self.root)
+        except PermissionError:
+            self.refused = "a process of it changed its user: only that one, or root, may read its memory"
+            return None
+
+    def _keep(self, sample: Sample) -> None:
+        self.peak = max(self.peak, sample.memory.proportional, read_peak(self.pid, self.root))
+        self.samples.append(sample)
+        if len(self.samples) >= MOST_SAMPLES:
+            self.samples = self.samples[::2]
+            self.interval *= 2
+
+    def arrays(self) -> dict[str, Any]:
+        """All samples, field by field, as `SAMPLED` names them."""
+        rows = [
+            (
+                one.seconds,
+                one.processes,
+                one.memory.resident,
+                one.memory.proportional,
+                one.memory.huge,
+                one.touched,
+            )
+            for one in self.samples
+        ]
+        columns = zip(*rows, strict=True) if rows else [()] * len(SAMPLED)
+        return {
+            name: np.array(column, dtype)
+            for (name, dtype), column in zip(SAMPLED.items(), columns, strict=True)
+        }
+
+    def complaints(self) -> list[str]:
+        """What a reader must know of the samples."""
+        few = "it ended before its memory could be seen" if not self.samples else ""
+        return [text for text in (self.refused, few) if text]
+
+
+SAMPLED: dict[str, Any] = {
+    "seconds": np.float64,
+    "processes": np.int64,
+    "resident": np.int64,
+    "proportional": np.int64,
+    "huge": np.int64,
+    "touched": np.float64,
+}
+
+
+def _small(memory: Memory) -> int:
+    """Bytes that are not on huge pages, of which each has but one accessed bit."""
+    return max(0, memory.resident - memory.huge)
