@@ -913,6 +913,14 @@ def test_out_is_checked_before_anything_runs(command, tmp_path):
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_with_closed_streams(closed):
+    """Whatever descriptors the pipes get then."""
+    words = [sys.executable, "-P", "-m", "tlbprobe", "stat", "--no-touched", "--", *PYTHON, "print(6 * 7)"]
+    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "42\n")
+
+
 WRONG = [
     ({"argv": []}, ValueError, "argv is empty"),
     ({"argv": "ls -l"}, TypeError, "no shell splits it"),
