@@ -379,12 +379,12 @@ answer(caught(measure) if denied else None)
 
 
 def test_result_is_complete():
-    measured = tp.jump("256KiB", seed=3, counters=["itlb"], verify=True, **QUICK)
+    measured = tp.jump("256KiB", seed=3, counters=["iTLB-load-misses"], verify=True, **QUICK)
     assert measured.probe == "jump"
     assert (measured.ns > 0).all()
     assert measured.low > 0
     assert {"map", "populate", "passes", "proof", "code", "verify", "measure"} <= measured.setup.keys()
-    assert measured.refused.keys() == {"itlb"}
+    assert measured.refused.keys() == {"iTLB-load-misses"}
     assert measured.faults == {"minor": 0, "major": 0, "expected": 0}
     assert (measured.backing.page_size, measured.backing.proof) == (BASE, "proved")
     assert measured.params.pop("cpu") >= 0
@@ -451,7 +451,7 @@ def test_on_every_kind_of_page(name):
         ({"cpu": "x"}, TypeError, "cpu='x'"),
         ({"precision": 0}, ValueError, "precision=0"),
         ({"max_seconds": 0}, ValueError, "max_seconds=0"),
-        ({"counters": "itlb"}, TypeError, "counters='itlb'"),
+        ({"counters": "iTLB-load-misses"}, TypeError, "counters='iTLB-load-misses'"),
         (
             {"size": 2 * REACH.get(platform.machine(), 0) + BASE},
             ValueError,

@@ -162,12 +162,13 @@ def test_times():
 
 
 @pytest.mark.no_asan
+@pytest.mark.no_asan  # whose process has more than that itself
 def test_peak_is_what_was_there_at_once(touch):
-    """Also where it came and went between two samples."""
-    pages = 128 * MIB // BASE
+    """Also where it came and went between two samples; more than this process has after many tests."""
+    pages = 768 * MIB // BASE
     run = tp.stat([touch, str(pages), str(tp.pages.MADV_NOHUGEPAGE), "0"], **QUIET, interval=60)
     assert run.seconds.size == 0
-    assert 128 * MIB <= run.peak < 136 * MIB
+    assert 768 * MIB <= run.peak < 776 * MIB
 
 
 def test_a_peak_that_could_be_ours_is_not_told(touch):
@@ -775,6 +776,8 @@ def test_one_that_ignores_ctrl_c_is_ended(started):
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_other_signals_are_passed_on(started, name):
     number = getattr(signal, name)
+    if signal.getsignal(number) == signal.SIG_IGN:
+        pytest.skip(f"{name} is ignored here, as under nohup, and so it is by every program that starts")
     status, _, said, _ = started("stat", "--no-touched", "--", *PYTHON, SLEEP).told(number)
     assert status == 128 + number
     assert f"by {name}" in said
