@@ -57,13 +57,15 @@ strict: ## Compile the pure C part under strict warnings, with clang too where t
 # The sanitized copy lies before the wheel on Python's path. libasan must come first in a process, and
 # libstdc++ must be there when it starts, or it knows nothing of the exceptions that matplotlib throws. The
 # first error aborts, so that Python says where it was; --capture=sys lets that and the report through.
+# What is pure Python has nothing for the sanitizers.
+PURE := advice analysis budget events hierarchy machine model readme units verdicts
 asan: $(VENV)/develop ## Run the tests on a build with AddressSanitizer and UBSan
 	rm -rf build/asan
 	TLBPROBE_SANITIZE=1 tools/install.sh $(VENV) --no-build-isolation --no-deps --target build/asan dist/*.tar.gz
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so.6)" \
 	ASAN_OPTIONS=abort_on_error=1:allocator_may_return_null=1:detect_leaks=0 \
 	UBSAN_OPTIONS=abort_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
-	PYTHONPATH=build/asan PYTHONSAFEPATH=1 $(BIN)/pytest --capture=sys -m "not no_asan" $(ARGS)
+	PYTHONPATH=build/asan PYTHONSAFEPATH=1 $(BIN)/pytest --capture=sys -m "not no_asan" $(PURE:%=--ignore=tests/test_%.py) $(ARGS)
 
 smoke: $(VENV)/wheel ## Install the sdist on every other CPython of this machine, and try it
 	tools/smoke.sh $(BIN)/python dist/*.tar.gz
