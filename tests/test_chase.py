@@ -550,6 +550,7 @@ def test_odd_numbers_are_refused_by_name(arguments, error, said):
         tp.chase("64KiB", **arguments)
 
 
+@pytest.mark.no_asan
 def test_no_memory_beside_the_region_is_a_memory_error(run_python):
     kind, text, _ = run_python("""
         region = tp.Region(256 * MIB)
