@@ -141,9 +141,7 @@ static void look(struct tlb_fault *fault, const struct tlb_region *region)
 {
     fault->looked = true;
     fault->touched_memory = memory_now(fault->request.base_page);
-    fault->scan_status = tlb_region_scan(region, 0, region->size, &fault->scan);
-    if (fault->scan_status < 0)
-        fault->scan_status = tlb_region_scan_smaps(region, &fault->scan) < 0 ? -ENOTTY : 1;
+    fault->scan_status = tlb_region_look(region, &fault->scan);
 }
 
 static void look_at_copies(struct tlb_fault *fault, const struct tlb_region *region)

@@ -375,7 +375,7 @@ static bool next_line(struct text *text, char *line, size_t size)
     return one != '\0';
 }
 
-int tlb_region_scan_smaps(const struct tlb_region *region, struct tlb_scan *scan)
+static int scan_smaps(const struct tlb_region *region, struct tlb_scan *scan)
 {
     char line[128];
     int inside = 0;
@@ -392,6 +392,14 @@ int tlb_region_scan_smaps(const struct tlb_region *region, struct tlb_scan *scan
     }
     close(text.file);
     return 0;
+}
+
+int tlb_region_look(const struct tlb_region *region, struct tlb_scan *scan)
+{
+    if (tlb_region_scan(region, 0, region->size, scan) == 0)
+        return 0;
+    int const status = scan_smaps(region, scan);
+    return status < 0 ? status : 1;
 }
 
 int tlb_region_own(const struct tlb_region *region, uint64_t *bytes)

@@ -8,13 +8,15 @@
 #include "tlbprobe.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 
 enum {
     ROUND_PAGES = 16, /* that another thread reads in a round: what it has to translate again shows */
     QUIET_ROUNDS = 1024,
-    LINE = 128, /* bytes that no two threads share */
+    SPINS = 1 << 16, /* longer than a round takes by far */
+    LINE = 128,      /* bytes that no two threads share */
 };
 
 struct other {
@@ -68,13 +70,16 @@ static void go_on(void *context)
     }
 }
 
-/* Until each of the others has ended the round it is in, and one more. */
+/* Until each of the others has ended the round it is in, and one more. One that has been taken off its CPU
+ * may be waiting for ours. */
 static void wait_for_rounds(struct other *others, unsigned count)
 {
     for (unsigned t = 0; t < count; t++) {
         uint64_t const now = atomic_load(&others[t].rounds);
-        while (atomic_load_explicit(&others[t].rounds, memory_order_acquire) < now + 2)
-            ;
+        for (unsigned spins = 1; atomic_load_explicit(&others[t].rounds, memory_order_acquire) < now + 2;
+             spins++)
+            if (spins % SPINS == 0)
+                sched_yield();
     }
 }
 
@@ -166,9 +171,7 @@ TLB_UNSANITIZED static void populate(struct tlb_shootdown *shootdown, const stru
         *(volatile char *)(region->base + at) = 1;
     shootdown->populate_ns = tlb_clock_ns() - start;
     tlb_faults_end(&shootdown->faults);
-    shootdown->scan_status = tlb_region_scan(region, 0, region->size, &shootdown->scan);
-    if (shootdown->scan_status < 0)
-        shootdown->scan_status = tlb_region_scan_smaps(region, &shootdown->scan) < 0 ? -ENOTTY : 1;
+    shootdown->scan_status = tlb_region_look(region, &shootdown->scan);
 }
 
 static int work(void *context)

@@ -90,8 +90,9 @@ int tlb_region_pass(const struct tlb_region *region, size_t offset, size_t size,
 /* What the page table of this process holds for a range (PAGEMAP_SCAN); -ENOTTY before Linux 6.7. */
 int tlb_region_scan(const struct tlb_region *region, size_t offset, size_t size, struct tlb_scan *scan);
 
-/* The same of a whole region by /proc/self/smaps, which any kernel has and where zero pages do not count. */
-int tlb_region_scan_smaps(const struct tlb_region *region, struct tlb_scan *scan);
+/* The same of a whole region, by whatever tells: returns 0 for PAGEMAP_SCAN, 1 for /proc/self/smaps, where
+ * zero pages do not count. */
+int tlb_region_look(const struct tlb_region *region, struct tlb_scan *scan);
 
 /* Bytes of a region with a page that no other process maps (/proc/self/pagemap). */
 int tlb_region_own(const struct tlb_region *region, uint64_t *bytes);
