@@ -12,7 +12,6 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,12 +108,12 @@ int tlb_program_launch(const struct tlb_program *program, pid_t *pid)
     pid_t const parent = getpid();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &mask);
-    long const child = syscall(SYS_clone, (long)SIGCHLD, 0l, 0l, 0l, 0l);
+    pid_t const child = tlb_fork();
     if (child == 0)
         become(program, parent, &mask);
     int const error = child < 0 ? errno : 0;
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
-    *pid = (pid_t)child;
+    *pid = child;
     return -error;
 }
 

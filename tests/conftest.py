@@ -28,6 +28,7 @@ from tlbprobe import (
     Trial,
     machine,
 )
+from tlbprobe.cli import main
 from tlbprobe.curves import view_sizes
 from tlbprobe.faultparts import Part as FaultPart
 from tlbprobe.hierarchy import Anatomy, Claim, Part
@@ -380,6 +381,19 @@ def make_trial(rounds=8, variants=("as it is", "refused", "offered"), ratios=(1.
         "warnings": ("it was odd",),
     }
     return Trial(**{**fields, **changes})
+
+
+@pytest.fixture
+def run(capfd, monkeypatch):
+    """Run a command in this process: its status, stdout and stderr."""
+
+    def call(*arguments):
+        capfd.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return status, *capfd.readouterr()
+
+    monkeypatch.setenv("COLUMNS", "118")
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ import pytest
 
 import tlbprobe as tp
 from tlbprobe import cli, curves
-from tlbprobe.cli import main
 
 COMMANDS = [
     "curve",
@@ -46,19 +45,6 @@ HUGE = "900000T"  # no machine has it
 QUICK = ["--max-seconds", "0.02"]
 RUN = [sys.executable, "-m", "tlbprobe"]
 SMALL_CURVE = ["curve", "--sizes", "64K,128K", "--policies", "base", *QUICK]
-
-
-@pytest.fixture
-def run(capfd, monkeypatch):
-    """Run a command in this process: its status, stdout and stderr."""
-
-    def call(*arguments):
-        capfd.readouterr()
-        status = main([str(argument) for argument in arguments])
-        return status, *capfd.readouterr()
-
-    monkeypatch.setenv("COLUMNS", "118")
-    return call
 
 
 @pytest.fixture

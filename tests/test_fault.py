@@ -1401,6 +1401,16 @@ def test_a_kind_that_fails_is_a_reason(monkeypatch):
     assert found["second touch"].ns is not None
 
 
+def test_a_pool_that_is_too_small_is_a_reason(pool):
+    """Offered, since there are pages, but fewer than it takes: the other parts are there all the same."""
+    found = tp.fault_parts(16 * pool)
+    assert not [name for name in found.runs if "hugetlb" in name]
+    for name in faultparts.SLOPE:
+        assert "write on hugetlb: fault(size=" in found[name].how
+        assert "largest size that would fit is" in found[name].how
+    assert found["whole first write"].ns > 0
+
+
 @pytest.mark.parametrize("size", [BASE, 3 * BASE])
 def test_parts_of_a_few_pages(size):
     assert tp.fault_parts(size)["whole first write"].ns > 0
@@ -1421,21 +1431,8 @@ def test_wrong_parameters_of_parts():
 # --- the command -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def command(capfd, monkeypatch):
-    from tlbprobe.cli import main
-
-    def call(*arguments):
-        capfd.readouterr()
-        status = main([str(argument) for argument in arguments])
-        return status, *capfd.readouterr()
-
-    monkeypatch.setenv("COLUMNS", "118")
-    return call
-
-
-def test_command(command, tmp_path):
-    status, out, err = command("fault", "1MiB", "--out", tmp_path / "f", "--plot", tmp_path / "f.png")
+def test_command(run, tmp_path):
+    status, out, err = run("fault", "1MiB", "--out", tmp_path / "f", "--plot", tmp_path / "f.png")
     assert (status, err) == (0, "")
     assert "fault: write of 1 MiB on 'base' pages, sequential, 1 thread\n" in out
     assert f"{MIB // BASE:,} minor, 0 major; {MIB // BASE:,} expected" in out
@@ -1443,33 +1440,29 @@ def test_command(command, tmp_path):
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_command_with_lists(command, tmp_path):
+def test_command_with_lists(run, tmp_path):
     lists = ("--kind", "write,second", "--order", "random", "--threads", "1,2", "--step", "4K,16K")
-    status, out, err = command(
-        "fault", "64K,1MiB", *lists, "--out", tmp_path / "f", "--plot", tmp_path / "f.png"
-    )
+    status, out, err = run("fault", "64K,1MiB", *lists, "--out", tmp_path / "f", "--plot", tmp_path / "f.png")
     assert (status, err) == (0, "")
     assert len(tp.load(tmp_path / "f")) == 16
     assert "expected" in out
-    _, out, _ = command("fault", "64K", *lists, "--csv")
+    _, out, _ = run("fault", "64K", *lists, "--csv")
     assert out.startswith("kind,threads,step,low_ns,")
     assert out.count("\n") == 9
-    _, out, _ = command("fault", "64K", "--json")
+    _, out, _ = run("fault", "64K", "--json")
     assert json.loads(out)["faults"]["expected"] == 65536 // BASE
-    _, out, _ = command("fault", "64K", "--csv")
+    _, out, _ = run("fault", "64K", "--csv")
     assert out.count("\n") == 2
 
 
-def test_command_for_parts(command, tmp_path):
-    status, out, err = command(
-        "fault", "1MiB", "--parts", "--out", tmp_path / "p", "--plot", tmp_path / "p.svg"
-    )
+def test_command_for_parts(run, tmp_path):
+    status, out, err = run("fault", "1MiB", "--parts", "--out", tmp_path / "p", "--plot", tmp_path / "p.svg")
     assert (status, err) == (0, "")
     assert "where the time of a page fault goes, on 1 MiB each" in out
     assert all(name in out for name in (*faultparts.PARTS, *faultparts.SLOPE))
     assert tp.load(tmp_path / "p").kind == "fault_parts"
-    assert command("fault", "1MiB", "--parts", "--csv")[1].startswith("part,ns,per,how\nmapping,")
-    assert len(json.loads(command("fault", "1MiB", "--parts", "--json")[1])["parts"]) == 11
+    assert run("fault", "1MiB", "--parts", "--csv")[1].startswith("part,ns,per,how\nmapping,")
+    assert len(json.loads(run("fault", "1MiB", "--parts", "--json")[1])["parts"]) == 11
 
 
 @pytest.mark.parametrize(
@@ -1484,8 +1477,8 @@ def test_command_for_parts(command, tmp_path):
         (["1024TiB"], 1, "MemAvailable"),
     ],
 )
-def test_wrong_commands(command, arguments, status, words):
-    found, out, err = command("fault", *arguments)
+def test_wrong_commands(run, arguments, status, words):
+    found, out, err = run("fault", *arguments)
     assert (found, out) == (status, "")
     assert words in err
 

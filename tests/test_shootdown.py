@@ -293,37 +293,24 @@ def test_a_sweep_over_threads(tmp_path):
     swept.plot().figure.canvas.draw()
 
 
-@pytest.fixture
-def command(capfd, monkeypatch):
-    from tlbprobe.cli import main
-
-    def call(*arguments):
-        capfd.readouterr()
-        status = main([str(argument) for argument in arguments])
-        return status, *capfd.readouterr()
-
-    monkeypatch.setenv("COLUMNS", "118")
-    return call
-
-
-def test_command(command, tmp_path):
+def test_command(run, tmp_path):
     out, picture = tmp_path / "s", tmp_path / "s.png"
-    status, text, err = command("shootdown", "256K", "--kind", "protect", "--out", out, "--plot", picture)
+    status, text, err = run("shootdown", "256K", "--kind", "protect", "--out", out, "--plot", picture)
     assert (status, err) == (0, "")
     assert "shootdown: protect of 256 KiB on 'base' pages" in text
     assert tp.load(out).ns.size == 256 * KIB // BASE
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert json.loads(command("shootdown", "64K", "--json")[1])["probe"] == "shootdown"
-    assert command("shootdown", "64K", "--csv")[1].count("\n") == 2
+    assert json.loads(run("shootdown", "64K", "--json")[1])["probe"] == "shootdown"
+    assert run("shootdown", "64K", "--csv")[1].count("\n") == 2
 
 
-def test_command_with_lists(command):
-    status, text, err = command("shootdown", "64K,128K", "--kind", "unmap,dontneed", "--threads", "0")
+def test_command_with_lists(run):
+    status, text, err = run("shootdown", "64K,128K", "--kind", "unmap,dontneed", "--threads", "0")
     assert (status, err) == (0, "")
     assert len(re.findall(r"(?:unmap|dontneed)", text)) == 4
     assert "others lost" in text
-    assert command("shootdown", "64K", "--threads", "0,99999")[0] == 0
-    status, _, err = command("shootdown", "64K", "--threads", "99999")
+    assert run("shootdown", "64K", "--threads", "0,99999")[0] == 0
+    status, _, err = run("shootdown", "64K", "--threads", "99999")
     assert status == 2
     assert "threads=99999 is out of range" in err
 

@@ -1,5 +1,6 @@
 """Verdicts on programs: pure functions, from tables of figures; each rule fires where it should."""
 
+import dataclasses
 import itertools
 import math
 
@@ -211,6 +212,21 @@ def test_pairs_on_the_same_pages_show_what_chance_does():
     assert "by chance" in judged(pair(0.95), same).evidence[-1]
     assert judged(pair(0.5), same).confidence == "high"
     assert judged(pair(0.95), pair(1.01, huge=0, name="refused")).confidence == "high"
+
+
+def test_pages_that_were_not_seen_are_not_none():
+    def unseen(**changes):
+        return dataclasses.replace(pair(0.5), **changes)
+
+    for one in (unseen(huge=None), unseen(reference_huge=None), unseen(huge=None, reference_huge=None)):
+        assert "its pages were not seen" in str(one)
+        verdict = judged(one, pair(1.0, huge=0, name="refused"))
+        assert (verdict.claim, verdict.confidence) == (UNDECIDED, "none")
+        assert not any("by chance alone" in text for text in verdict.evidence)
+        assert "not seen in every variant" in verdict.missing[0]
+        known = judged(pair(0.95), unseen(huge=None, variant="refused", wall=(1.1, (1.09, 1.11))))
+        assert known.confidence == "high", "what was not seen says nothing of chance"
+    assert "no huge page" not in str(unseen(huge=None, reference_huge=None))
 
 
 def test_no_variant_at_all():

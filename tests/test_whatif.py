@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import pty
 import re
@@ -17,6 +18,8 @@ from matplotlib.figure import Figure
 
 import tlbprobe as tp
 from tlbprobe import cli, machine, trials, trying, variants
+from tlbprobe.pages import Backing
+from tlbprobe.trials import Figures
 from tlbprobe.variants import SETTINGS
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -188,6 +191,40 @@ def test_an_allocator_that_ignores_the_offer_is_told(tmp_path):
     assert trial.median("huge", "offered") == 0
     assert any("the offer brought no huge page" in text for text in trial.warnings)
     assert trial.verdict.claim == "not enough evidence"
+
+
+def test_pages_that_were_not_seen_are_no_reproach():
+    """Of a short program that may not be traced nothing is seen, not even that there is no huge page."""
+
+    def warned(*huge):
+        offered = [[Figures(1, 1, 0, 0, 0, huge=0.0), Figures(1, 1, 0, 0, 0, huge=one)] for one in huge]
+        first = Figures(1, 1, 0, 0, 0, status=0)
+        texts = variants._complaints(["as it is", "offered"], offered, first)
+        return any("the offer brought no huge page" in text for text in texts)
+
+    assert warned(0.0, 0.0)
+    assert not warned(math.nan, math.nan)
+    assert not warned(2.0**30, math.nan, 2.0**30), "one that was not seen does not hide the others"
+
+
+def test_pages_of_a_function_that_are_not_proved_are_not_none():
+    called, size = Figures(1, 1, 0, 0, 0), 4 * MIB
+
+    def huge(shares):
+        return trying._with_pages(called, Backing("thp", None, shares, "unknown", "none"), size).huge
+
+    assert math.isnan(huge({}))
+    assert huge({4096: 1.0}) == 0
+    assert huge({4096: 0.5, 2 * MIB: 0.5}) == 2 * MIB
+
+
+def test_a_trial_says_that_pages_were_not_seen(made):
+    unseen = np.full((8, 3), np.nan)
+    trial = made.trial(huge=unseen, resident=unseen)
+    assert trial.pairs["offered"].huge is None
+    assert trial.verdict.claim == "not enough evidence"
+    assert "no huge page" not in str(trial)
+    assert json.dumps(trial.summary(), allow_nan=False)
 
 
 # --- turns -----------------------------------------------------------------------------------------------

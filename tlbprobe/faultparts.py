@@ -135,13 +135,13 @@ def fault_parts(size: Size = "64MiB", *, seed: int = 0, cpu: int | None = None) 
     parsed = parse_size(size)
     runs: dict[str, PageTimes] = {"write": fault(parsed, kind="write", seed=seed, cpu=cpu)}
     missing: dict[str, str] = {}
-    for kind in KINDS:
+    wanted: dict[str, dict[str, Any]] = {kind: {"kind": kind} for kind in KINDS}
+    wanted |= {f"write on {name}": {"pages": name, "strict": False} for name in _larger_pages(parsed)}
+    for name, asked in wanted.items():
         try:
-            runs[kind] = fault(parsed, kind=kind, seed=seed, cpu=cpu)
+            runs[name] = fault(parsed, seed=seed, cpu=cpu, **asked)
         except (OSError, MemoryError) as error:
-            missing[kind] = f"{kind}: {error}"
-    for name in _larger_pages(parsed):
-        runs[f"write on {name}"] = fault(parsed, name, seed=seed, cpu=cpu, strict=False)
+            missing[name] = f"{name}: {error}"
     return FaultParts(parsed, tuple(_separate(runs, missing)), runs)
 
 
@@ -160,7 +160,8 @@ def _separate(runs: Mapping[str, PageTimes], missing: Mapping[str, str]) -> Iter
     for name, (kinds, separate) in PARTS.items():
         reasons = [missing[kind] for kind in kinds if kind in missing]
         yield _unknown(name, reasons[0]) if reasons else separate(name, *(runs[kind] for kind in kinds))
-    yield from _slope([run for name, run in runs.items() if name.split(" ")[0] == "write"])
+    lacking = [why for name, why in missing.items() if name not in KINDS]
+    yield from _slope([run for name, run in runs.items() if name.split(" ")[0] == "write"], lacking)
 
 
 def _unknown(name: str, why: str) -> Part:
@@ -251,18 +252,22 @@ PARTS: dict[str, tuple[tuple[KindName, ...], Callable[..., Part]]] = {
 SLOPE = ("fixed cost of a fault", "cost by size")
 
 
-def _slope(writes: Sequence[PageTimes]) -> Iterator[Part]:
-    """A line through the times of one fault over the size of its page: what grows with it, and what not."""
+def _slope(writes: Sequence[PageTimes], lacking: Sequence[str]) -> Iterator[Part]:
+    """A line through the times of one fault over the size of its page: what grows with it, and what not.
+
+    `lacking` says which page sizes are on offer and could not be had, and why.
+    """
     runs = [run for run in writes if run.backing.page_size]
     sizes = np.array([run.backing.page_size for run in runs], float)
     if len(set(sizes)) < 2:
-        why = "only one size of pages is on offer here, or proved: no second one to compare with"
+        only = "only one size of pages is on offer here, or proved: no second one to compare with"
+        why = "; ".join((only, *lacking))
         yield from (_unknown(name, why) for name in SLOPE)
         return
     times = np.array([run.quantile(LEAST_DISTURBED) for run in runs])
     slope, fixed = np.polyfit(sizes / machine.base_page_size(), times, 1, w=1 / times)
     shown = ", ".join(format_size(int(size)) for size in sorted(set(sizes)))
-    how = f"line through fast first writes on pages of {shown}"
+    how = "; without ".join((f"line through fast first writes on pages of {shown}", *lacking))
     if fixed <= 0 or slope <= 0:
         why = (
             f"{how}: it would cost {fixed:.0f} ns and {slope:.0f} ns more a base page, so they lie on none; "

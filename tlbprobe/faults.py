@@ -22,7 +22,7 @@ import numpy.typing as npt
 from . import _core, machine, pages, timing
 from .counters import without_slices
 from .facts import recent_record
-from .measurement import Floats, Measurement, StrPath, format_ns, frozen, hazard_rows
+from .measurement import Floats, SingleTimes, StrPath, format_ns, frozen, hazard_rows
 from .pages import Backing, BackingError, PagePolicy, Scan, find_policy
 from .points import Common, check_whole
 from .units import Size, approximate_size, format_seconds, format_size, parse_size
@@ -246,7 +246,7 @@ EXPECTED: dict[str, Callable[[Plan, int | None], int | None]] = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PageTimes(Measurement):
+class PageTimes(SingleTimes):
     """Times of single touches, or of small groups of them, in touch order.
 
     A `Measurement` whose `ns` is a time a page: there are no slices, so `low` and `interval` are ``None``.
@@ -288,14 +288,6 @@ class PageTimes(Measurement):
     wall_ns: float = 0.0
 
     arrays: ClassVar[tuple[str, ...]] = ("ns", "disturbed", "index", "thread", "after")
-    low = None  # type: ignore[assignment]
-    interval = None
-    cycles = None
-
-    @property
-    def estimate(self) -> float:
-        """What stands for all the times: their median."""
-        return self.median
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -629,7 +629,7 @@ class _Task:
         reason = (
             f"needs {format_size(wanted)} for all of it, memory={format_size(self.room)}" if missing else ""
         )
-        return _changed(part, effective=sentence, reason=reason)
+        return replace(part, effective=sentence, reason=reason)
 
     def _wanted(self, claimed: dict[int, cpuid.TlbClaim], unit: int) -> int:
         most = max((row.entries for row in claimed.values()), default=0)
@@ -653,7 +653,7 @@ class _Task:
     def _with_map(self, part: Part, hardware: Hardware, first: int) -> Part:
         beside = round(inference.OVER_BEFORE * first)
         found = inference.conflict_map(hardware, beside, MAP_STRIDES, MAP_COUNTS, self.until(MAP_SECONDS))
-        return _changed(part, conflicts=found, strides=MAP_STRIDES, counts=MAP_COUNTS)
+        return replace(part, conflicts=found, strides=MAP_STRIDES, counts=MAP_COUNTS)
 
     def instruction(self) -> Part:
         """The instruction side, on base pages, from jumps instead of loads."""
@@ -727,12 +727,8 @@ class _far:  # noqa: N801 - a context manager
             self.region.close()
 
 
-def _changed(part: Part, **changes: Any) -> Part:
-    return Part(**{**{one.name: getattr(part, one.name) for one in fields(part)}, **changes})
-
-
 def _timed(part: Part, start: float) -> Part:
-    return _changed(part, seconds=time.perf_counter() - start)
+    return replace(part, seconds=time.perf_counter() - start)
 
 
 # --- claims ----------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def load(path: StrPath) -> Any:
 
     Returns
     -------
-    Measurement, Translation, Sweep or Curve
+    Result
 
     Raises
     ------
@@ -504,6 +504,19 @@ class Measurement(Result):
         plain = {one.name: parts[one.name] for one in fields(cls) if one.name in parts}
         counters = {name: get(f"counters/{name}") for name in parts["counters"]}
         return cls(**{**plain, **read, "backing": Backing.from_dict(parts["backing"]), "counters": counters})
+
+
+class SingleTimes(Measurement):
+    """A measurement whose `ns` are of single accesses: nothing that follows from slices is there."""
+
+    low = None  # type: ignore[assignment]
+    interval = None
+    cycles = None
+
+    @property
+    def estimate(self) -> float:
+        """What stands for all the times: their median."""
+        return self.median
 
 
 # Parameters that every result has, or that follow from others: not what tells one from another.

@@ -17,7 +17,7 @@ from . import _core, machine, pages
 from .counters import without_slices
 from .facts import recent_record
 from .faults import COLLAPSE, check_choice, check_offered, failure, format_time, scanned_backing
-from .measurement import Floats, Measurement, frozen, hazard_rows
+from .measurement import Floats, SingleTimes, frozen, hazard_rows
 from .pages import BackingError, PagePolicy, find_policy
 from .points import Common, check_whole
 from .units import Size, format_seconds, format_size, parse_size
@@ -38,7 +38,7 @@ CALLS_MOST = 4096  # of one measurement
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ShootdownTimes(Measurement):
+class ShootdownTimes(SingleTimes):
     """Times of single calls that take pages away, for the caller and for other threads.
 
     A `Measurement` whose `ns` is a time a call: there are no slices, so `low` and `interval` are ``None``.
@@ -63,14 +63,6 @@ class ShootdownTimes(Measurement):
     overhead_ns: float = 0.0
 
     arrays: ClassVar[tuple[str, ...]] = ("ns", "disturbed", "others", "quiet_ns")
-    low = None  # type: ignore[assignment]
-    interval = None
-    cycles = None
-
-    @property
-    def estimate(self) -> float:
-        """What stands for all the times: their median."""
-        return self.median
 
     def __post_init__(self) -> None:
         super().__post_init__()

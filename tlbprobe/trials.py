@@ -105,9 +105,7 @@ class Trial(Table):
 
     def median(self, field_name: str, variant: str) -> float | None:
         """Median of a field over the rounds of a variant; ``None`` where it is not known."""
-        values = getattr(self, field_name)[:, self.variants.index(variant)]
-        known = values[np.isfinite(values)]
-        return float(np.median(known)) if known.size else None
+        return finite_median(getattr(self, field_name)[:, self.variants.index(variant)])
 
     def round_ratios(self, variant: str, times: Times = "wall") -> npt.NDArray[np.float64]:
         """Time of a variant over that of the reference, round by round; NaN where one of them is 0."""
@@ -137,7 +135,7 @@ class Trial(Table):
         return {name: self._pair(name) for name in sorted(others, key=lambda name: name == "refused")}
 
     def _pair(self, name: str) -> Pair:
-        huge, reference = self.median("huge", name) or 0.0, self.median("huge", self.reference) or 0.0
+        huge, reference = self.median("huge", name), self.median("huge", self.reference)
         times = self.ratio(name, "wall"), self.ratio(name, "cpu")
         return Pair(name, self.reference, huge, reference, self.page, *times)
 
@@ -265,6 +263,12 @@ MEASURED = (
     "exit_huge",
 )
 ARRAYS = ("order", *MEASURED)  # fields that are saved as arrays
+
+
+def finite_median(values: npt.NDArray[np.float64]) -> float | None:
+    """Median of the values that are known; ``None`` where none is."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else None
 
 
 def _plain_ratios(pair: Pair) -> dict[str, Any]:

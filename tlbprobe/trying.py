@@ -269,5 +269,6 @@ def _no_collector() -> Iterator[None]:
 
 def _with_pages(figures: Figures, backing: Backing, size: int) -> Figures:
     base = machine.base_page_size()
-    huge = sum(share for page, share in backing.shares.items() if page > base)
-    return replace(figures, resident=float(size), huge=huge * size)
+    share = sum(share for page, share in backing.shares.items() if page > base)
+    huge = share * size if backing.shares else math.nan  # where nothing is proved, that is not none
+    return replace(figures, resident=float(size), huge=huge)

@@ -33,7 +33,7 @@ from .measurement import StrPath
 from .program import program_name, signal_name
 from .sampling import Sample, Sampler
 from .sweeps import Progress
-from .trials import Figures, Rows, Trial, balanced_order, by_field, run_in_turn
+from .trials import Figures, Rows, Trial, balanced_order, by_field, finite_median, run_in_turn
 
 if TYPE_CHECKING:
     from .processes import Memory
@@ -257,7 +257,7 @@ def _complaints(chosen: Sequence[str], rows: Rows, first: Figures) -> Iterator[s
         yield f"the exit statuses differ, {sorted(map(str, statuses))}: did all runs do the same?"
     elif first.status:
         yield f"every run ended with exit status {first.status}: did it do what it should?"
-    if "offered" in chosen and not _gained(chosen, rows) >= (machine.pmd_size() or 0):
+    if "offered" in chosen and _gained(chosen, rows) < (machine.pmd_size() or 0):
         yield (
             "the offer brought no huge page: the allocator ignores it (musl, a static binary without glibc, "
             "one of its own), or asks for memory in small pieces, or has huge pages without it"
@@ -265,10 +265,11 @@ def _complaints(chosen: Sequence[str], rows: Rows, first: Figures) -> Iterator[s
 
 
 def _gained(chosen: Sequence[str], rows: Rows) -> float:
-    """Bytes on huge pages by which the offer is ahead, by the medians; NaN where nothing was seen."""
-    huge = np.array([[one.huge for one in row] for row in rows])
-    offered, plain = (float(np.median(huge[:, chosen.index(name)])) for name in ("offered", PLAIN))
-    return offered - plain
+    """Bytes on huge pages by which the offer is ahead, by the medians; NaN where one was not seen."""
+    offered, plain = (
+        finite_median(np.array([row[chosen.index(name)].huge for row in rows])) for name in ("offered", PLAIN)
+    )
+    return math.nan if offered is None or plain is None else offered - plain
 
 
 @contextmanager

@@ -221,31 +221,44 @@ class Pair:
 
     variant: str
     reference: str
-    huge: float  # bytes
-    reference_huge: float
+    huge: float | None  # bytes; None: its pages were not seen
+    reference_huge: float | None
     page: int  # bytes of a huge page: what a difference must be at least
     wall: tuple[float, Interval]  # time of the variant over that of the reference
     cpu: tuple[float, Interval]
 
     @property
+    def difference(self) -> float | None:
+        """Bytes by which the variant had more on huge pages; ``None`` where that was not seen."""
+        return None if self.huge is None or self.reference_huge is None else self.huge - self.reference_huge
+
+    @property
     def differs(self) -> bool:
-        """Whether one of them had more huge pages."""
-        return abs(self.huge - self.reference_huge) >= self.page
+        """Whether one of them is known to have had more huge pages."""
+        return self.difference is not None and abs(self.difference) >= self.page
+
+    @property
+    def alike(self) -> bool:
+        """Whether they are known to have had as many."""
+        return self.difference is not None and not self.differs
 
     def ratio(self, name: str) -> tuple[float, Interval]:
         """Time with more huge pages over the time with fewer."""
         ratio, interval = self.wall if name == "wall" else self.cpu
-        if self.huge >= self.reference_huge:
+        if self.difference is None or self.difference >= 0:
             return ratio, interval
         return 1 / ratio, interval and (1 / interval[1], 1 / interval[0])
 
     def __str__(self) -> str:
-        pages = (
-            f"{approximate_size(size)} on huge pages" if size else "no huge page"
-            for size in (self.huge, self.reference_huge)
-        )
-        with_pages = f"{self.variant!r} ({next(pages)}) against {self.reference!r} ({next(pages)})"
+        pages, others = _pages_text(self.huge), _pages_text(self.reference_huge)
+        with_pages = f"{self.variant!r} ({pages}) against {self.reference!r} ({others})"
         return f"{with_pages}: wall time {ratio_text(*self.wall)}, CPU time {ratio_text(*self.cpu)}"
+
+
+def _pages_text(huge: float | None) -> str:
+    if huge is None:
+        return "its pages were not seen"
+    return f"{approximate_size(huge)} on huge pages" if huge else "no huge page"
 
 
 def ratio_text(ratio: float, interval: Interval) -> str:
@@ -273,8 +286,10 @@ def judge_trial(pairs: Mapping[str, Pair]) -> Verdict:
     tests = [pair for pair in pairs.values() if pair.differs]
     evidence = tuple(map(str, pairs.values()))
     if not tests:
-        return Verdict(UNDECIDED, "none", (*evidence, NO_DIFFERENCE), (SAME_PAGES,))
-    by_chance = max((_distance(pair.wall) for pair in pairs.values() if not pair.differs), default=0.0)
+        if all(pair.alike for pair in pairs.values()):
+            return Verdict(UNDECIDED, "none", (*evidence, NO_DIFFERENCE), (SAME_PAGES,))
+        return Verdict(UNDECIDED, "none", evidence, (UNSEEN,))
+    by_chance = max((_distance(pair.wall) for pair in pairs.values() if pair.alike), default=0.0)
     for pair in tests:
         for name, sure in TIMES:
             claim = _claim(*pair.ratio(name))
@@ -288,6 +303,10 @@ def judge_trial(pairs: Mapping[str, Pair]) -> Verdict:
 
 TIMES: tuple[tuple[str, Confidence], ...] = (("wall", "high"), ("cpu", "medium"))
 NO_DIFFERENCE = "no variant had more huge pages than another, so that their times differ by chance alone"
+UNSEEN = (
+    "its pages, which were not seen in every variant: it runs too short, it may not be traced, or they could "
+    "not be proved"
+)
 SAME_PAGES = "a variant with other pages: what was not tried, and why, stands beside"
 NOISY = "two variants on the same pages differ by {:.1%}, which is by chance, and as much as was found"
 
