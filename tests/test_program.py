@@ -1,8 +1,12 @@
 """What is said of somebody else's program: exact where the kernel counts, paced, private, without a shell."""
 
 import dataclasses
+import errno
 import json
+import math
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
@@ -15,7 +19,7 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, accessed, cli, launching, machine, processes, program, sampling
+from tlbprobe import _core, accessed, cli, counting, launching, machine, processes, program, sampling
 
 KIB, MIB = 1 << 10, 1 << 20
 BASE = machine.base_page_size()
@@ -262,23 +266,37 @@ def test_pause():
 
 
 def test_samples_are_paced_by_what_they_cost(monkeypatch):
-    """However dear they are: one second costs 10 ms at most."""
-    waits = []
+    """However dear they are: a second costs 10 ms, and what one costs more than was expected of it."""
 
     def slow(pid, root="/"):
-        time.sleep(0.004)
+        time.sleep(0.002)
         return processes.Memory(1, 1, 0, 0)
 
     def over(seconds):
-        waits.append(seconds)
-        return len(waits) > 4
+        time.sleep(seconds)
+        return len(sampler.samples) == 4
 
     monkeypatch.setattr(sampling, "read_memory", slow)
     sampler = sampling.Sampler(os.getpid(), interval=0.001, touched=False)
+    begin = time.monotonic()
     sampler.until(over)
     assert len(sampler.samples) == 4
-    assert min(waits[1:]) >= 99 * 0.004
-    assert sum(waits[1:]) >= 99 * sampler.costs * 0.999
+    assert sampler.costs >= 4 * 0.002
+    assert (np.diff([one.seconds for one in sampler.samples]) >= 99 * 0.002).all()
+    assert time.monotonic() - begin >= 99 * sampler.costs - 0.2
+
+
+def test_a_sample_that_would_be_too_dear_is_not_taken(other):
+    """A large program must have run for long: what a sample costs is foreseen."""
+    child = other(script(BUSY.format(seconds=30)))
+    child.stdout.readline()
+    sampler = sampling.Sampler(child.pid, interval=0.001, touched=False)
+    early = sampler.too_early()
+    assert 100 * (sampling.FIRST_COST + 16 * MIB / BASE * sampling.FIRST_RATE) * 0.9 < early < 3
+    sampler.until(lambda seconds: time.sleep(seconds), seconds=early / 2)
+    assert not sampler.samples
+    assert sampler.peak >= 16 * MIB, "what costs nothing is known all the same"
+    assert any("before a sample was due" in text for text in sampler.complaints())
 
 
 def test_the_share_that_sampling_took_is_told():
@@ -303,7 +321,7 @@ def test_a_program_too_short_to_be_seen(capsys):
     run = tp.stat(script("pass"), **QUIET, interval=30)
     assert run.seconds.size == run.to_numpy().size == 0
     assert run.huge_share is None
-    assert any("before its memory could be seen" in text for text in run.warnings)
+    assert any("before a sample was due" in text for text in run.warnings)
     json.dumps(run.summary(), allow_nan=False)
 
 
@@ -380,14 +398,56 @@ def test_a_look_that_would_be_too_dear_is_not_taken(monkeypatch):
 
 
 def test_looks_keep_to_their_share(monkeypatch):
-    """All that they cost, with what the program pays for them, and the samples between them."""
-    monkeypatch.setattr(sampling, "forget_accesses", lambda pid, root="/": time.sleep(0.001))
-    monkeypatch.setattr(sampling, "MARKING", 1e-6)
-    sampler = sampling.Sampler(os.getpid(), interval=0.001, touched=True, began_ns=launching.now_ns())
-    begin = time.monotonic()
-    sampler.until(lambda seconds: time.sleep(seconds), seconds=2.0)
-    elapsed = time.monotonic() - begin
-    assert sampler.costs <= 0.01 * elapsed + max(0.02, 0.005 * elapsed), "1 %, and the last one"
+    """All that they cost, with what the program pays for them, and the samples, by a clock that is made."""
+    clock = [0.0]
+
+    def passes(seconds):
+        clock[0] += seconds
+
+    def read(pid, root="/"):
+        passes(0.003)
+        return processes.Memory(resident=64 * MIB, referenced=16 * MIB)
+
+    monkeypatch.setattr(sampling, "now_ns", lambda: int(clock[0] * 1e9))
+    monkeypatch.setattr(sampling, "forget_accesses", lambda pid, root: passes(0.002))
+    monkeypatch.setattr(sampling, "read_memory", read)
+    monkeypatch.setattr(sampling, "read_resident", lambda pid, root: 64 * MIB)
+    sampler = sampling.Sampler(os.getpid(), interval=0.001, touched=True, began_ns=0)
+
+    def over(seconds):
+        assert sampler.costs <= 0.0101 * clock[0] or not seconds
+        passes(seconds)
+        return clock[0] > 100
+
+    sampler.until(over)
+    assert sampler.looks >= 10
+    assert sampler.costs >= 0.5 * 0.01 * clock[0], "nor far below it"
+    marking = sampling.MARKING * 16 * MIB / BASE
+    assert sampler.costs == pytest.approx(0.003 * len(sampler.samples) + (0.002 + marking) * sampler.looks)
+
+
+def test_looks_that_are_refused(monkeypatch):
+    """By a program that changes its user: what was not forgotten says nothing."""
+
+    def forget(pid, root):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(program, "why_touched_is_unknown", lambda: "")
+    monkeypatch.setattr(sampling, "forget_accesses", forget)
+    monkeypatch.setattr(sampling, "COST_SHARE", 0.5)
+    run = tp.stat(script("import time; time.sleep(0.3)"), counters=())
+    assert run.refused["touched"] == "/proc/PID/clear_refs is refused: Permission denied"
+    assert run.looks == 0
+    assert run.seconds.size > 1
+
+
+def test_thinning_keeps_looks():
+    """Also where they take turns with samples."""
+    taken = [sampling.Sample(k, processes.Memory(), 1, k if k % 2 else math.nan) for k in range(40)]
+    kept = sampling.thinned(taken)
+    assert [one.seconds for one in kept] == sorted(one.seconds for one in kept)
+    assert sum(one.touched >= 0 for one in kept) == 10
+    assert len(kept) == 20
 
 
 # --- counters --------------------------------------------------------------------------------------------
@@ -398,6 +458,41 @@ def test_every_counter_has_a_value_or_a_reason():
     assert set(run.counters) | set(run.refused) == set(tp.stat.__kwdefaults__["counters"])
     assert not set(run.counters) & set(run.refused)
     assert all(run.refused.values())
+
+
+THREADS = """
+import mmap, threading, time
+def work():
+    begin.wait()
+    for _ in range({pages}):
+        mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)[0] = 1
+begin = threading.Barrier(3, timeout=20)
+threads = [threading.Thread(target=work) for _ in range(3)]
+[one.start() for one in threads[:2]]
+print(flush=True)
+time.sleep(0.5)
+threads[2].start()
+[one.join() for one in threads]
+time.sleep(20)
+"""
+
+
+def test_every_thread_is_counted(other):
+    """Those that there are as it is attached to, and those that begin later."""
+    pages = 5000
+    child = other(script(THREADS.format(pages=pages)))
+    child.stdout.readline()
+    run = tp.stat(pid=child.pid, seconds=1.5, counters=("page-faults", "task-clock"))
+    assert 3 * pages <= run.counters["page-faults"] < 3 * pages + 1000
+    assert run.counters["page-faults"] == run.faults["minor"] + run.faults["major"]
+    assert run.counters["task-clock"] > 0
+
+
+def test_no_counter_costs_nothing(monkeypatch):
+    """Not even the trials of counters."""
+    monkeypatch.setattr(counting.counters, "prove", pytest.fail)
+    with counting.counting((), os.getpid(), held=False) as read:
+        assert read() == counting.Counted({}, {})
 
 
 # --- attached --------------------------------------------------------------------------------------------
@@ -515,16 +610,22 @@ def test_somebody_elses_program(run_python):
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can become somebody else")
-def test_a_child_that_changes_its_user_is_no_obstacle(run_python):
-    """As far as its memory may not be read, that is said."""
-    status, warned = run_python("""
+def test_no_privilege_is_needed(run_python):
+    status, samples, warned, tried, seen = run_python("""
+        def both():
+            run = tp.stat(["sleep", "0.3"], counters=(), touched=False)
+            options = {"variants": ["refused"], "rounds": 1, "stdin": os.devnull, "progress": False}
+            return run, tp.whatif(["sleep", "0.1"], **options)
+
+        both()  # what Python loads late may lie where only root can read
         os.setgid(65534)
-        script = "import time; time.sleep(0.3)"
-        run = tp.stat([sys.executable, "-c", script], counters=(), touched=False)
-        answer([run.status, run.warnings])
+        os.setuid(65534)
+        run, trial = both()
+        answer([run.status, run.seconds.size, run.warnings, trial.status, trial.median("huge", "refused")])
         """)
-    assert status == 0
-    assert isinstance(warned, list)
+    assert (status, tried, warned) == (0, 0, [])
+    assert samples >= 1
+    assert seen == 0, "it was looked at before its exit"
 
 
 # --- how it is run ---------------------------------------------------------------------------------------
@@ -741,6 +842,42 @@ def test_ctrl_c_reaches_the_program_and_there_is_a_report(started, tmp_path):
     assert seconds < 10
     assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
     assert tp.load(out).signal in (signal.SIGINT, None)
+
+
+ON_A_TERMINAL = (
+    "import os, sys; os.setsid(); terminal = os.open(sys.argv[1], os.O_RDWR);"
+    "[os.dup2(terminal, number) for number in range(3)]; os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_program_once(tmp_path):
+    """From the terminal, which tells both: a second one might make it leave things half done."""
+    log = tmp_path / "log"
+    log.touch()
+    text = f"""
+        import os, signal, time
+        def note(*_):
+            with open({str(log)!r}, "a") as file:
+                file.write("x")
+        signal.signal(signal.SIGINT, note)
+        print("there", flush=True)
+        time.sleep(2)
+        os._exit(9)
+        """
+    terminal, side = pty.openpty()
+    words = [sys.executable, "-P", "-m", "tlbprobe", "stat", "--no-touched", "--", *script(text)]
+    with subprocess.Popen([*PYTHON, ON_A_TERMINAL, os.ttyname(side), *words]) as process:
+        shown = b""
+        while b"there" not in shown:
+            shown += os.read(terminal, 4096)
+        os.write(terminal, b"\x03")
+        while process.poll() is None:
+            if select.select([terminal], [], [], 0.1)[0]:
+                shown += os.read(terminal, 4096)
+    os.close(side)
+    os.close(terminal)
+    assert process.returncode == 9
+    assert log.read_text() == "x"
 
 
 def test_ctrl_c_raises_in_python(run_python):
@@ -1049,12 +1186,29 @@ def test_switches_of_all_threads(tmp_path):
         "proc/7/task/7/status": status.format(3, 4),
         "proc/7/task/8/status": status.format(30, 40),
     })  # fmt: skip
-    assert processes.read_switches(7, root) == {"voluntary": 33, "involuntary": 44}
+    before = processes.read_switches(7, root)
+    assert before == {7: (3, 4), 8: (30, 40)}
+    write(root, {"proc/7/task/7/status": status.format(5, 4), "proc/7/task/9/status": status.format(1, 1)})
+    later = processes.read_switches(7, root)
+    assert program.switched_between(before, later) == {"voluntary": 3, "involuntary": 1}
+    (root / "proc/7/task/8/status").unlink()
+    for known in (processes.read_switches(7, root), None):
+        assert program.switched_between(before, known) == {"voluntary": None, "involuntary": None}
 
 
-def test_differences_never_count_what_vanished_as_negative():
-    before = {1: processes.Usage(0, False, 100, 5, 1.0, 1.0)}
-    assert program.used_between(before, {}) == {"minor": 0, "major": 0, "user": 0, "system": 0}
+def test_what_vanished_is_not_known():
+    """A child that was waited for left all to its parent; another took it along."""
+
+    def used(minor, user):
+        return processes.Usage(0, False, minor, 0, user, 0.0)
+
+    before = {1: used(100, 1.0), 2: used(50, 0.5)}
+    waited = program.used_between(before, {1: used(170, 1.75)})
+    assert waited == {"minor": 20, "major": 0, "user": 0.25, "system": 0}
+    took = program.used_between(before, {1: used(120, 1.1)})
+    assert took == {"minor": None, "major": 0, "user": None, "system": 0}
+    rounded = program.used_between(before, {1: used(150, 1.49)})
+    assert rounded == {"minor": 0, "major": 0, "user": 0, "system": 0}, "a tick less is rounding"
 
 
 # --- the clock of the kernel and ours --------------------------------------------------------------------

@@ -248,3 +248,13 @@ def test_every_claim_fits_its_confidence():
         )
         assert (verdict.claim == UNDECIDED) == (verdict.confidence == "none")
         assert verdict.claim == UNDECIDED or verdict.evidence
+
+
+def test_times_too_short_for_the_clock():
+    short = pair(math.nan, name="offered")
+    assert "nan" not in str(short)
+    assert "too short for the clock" in str(short)
+    noise = dataclasses.replace(pair(1.0, huge=0, name="refused"), wall=(math.nan, None))
+    verdict = judged(pair(0.9), noise, dataclasses.replace(noise, variant="advised", wall=(1.4, (1.3, 1.5))))
+    assert "differ by 40.0%" in verdict.evidence[-1], "what is not known does not hide what is"
+    assert verdict.confidence == "low"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import errno
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from . import _core
-from .counters import USER_ONLY, allowed, prove, why_refused
+from . import _core, counters, machine, timing
 from .events import Event, expand, find, processor
 from .facts import recent_host
 
@@ -16,12 +16,12 @@ PROGRAM_COUNTERS = ("cycles", "instructions", "walk_active", "walks")
 NEVER_RAN = "it never had a counter while the program ran: others use them"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Counted:
     """Counts of a program and of the children that it had later, and why each other one is missing."""
 
-    values: dict[str, float] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    values: dict[str, float]
+    refused: dict[str, str]
     warnings: tuple[str, ...] = ()
 
 
@@ -29,57 +29,64 @@ class Counted:
 def counting(names: Sequence[str], pid: int, *, held: bool) -> Iterator[Callable[[], Counted]]:
     """Count events of a program from now on; what it yields is called to read them.
 
-    Each event has a counter of its own, since what a program's children inherit cannot be read in groups.
-
     Parameters
     ----------
     names : sequence of str
-        Counters, as `find` takes them, or ``"tlb"``.
+        Counters, as `events.find` takes them, or ``"tlb"``.
     pid : int
         The program.
     held : bool
         Whether it has not begun yet, so that counting starts as it does.
     """
-    on = processor("/", _core.cpu())
-    found = allowed(find(name, on) for name in expand(names, on))
+    if not names:
+        yield lambda: Counted({}, {})
+        return
+    with timing.pinned(None) as cpu:  # as each of them is tried; the program has its own mind
+        on = processor("/", cpu)
+        found = counters.allowed(find(name, on) for name in expand(names, on))
+        verdicts = counters.prove(found.events, found.user_only, on)
+    dead = {name: one.evidence for name, one in verdicts.items() if one.status == "dead"}
     refused = {name: str(absent) for name, absent in found.absent.items()}
-    verdicts = prove(found.events, found.user_only, on)
-    opened: dict[str, _core.CounterGroup] = {}
+    refused |= {name: f"dead here: {evidence}" for name, evidence in dead.items()}
+    opened: dict[str, list[_core.CounterGroup]] = {}
     with ExitStack() as stack:
-        for event in found.events:
-            if verdicts[event.name].status == "dead":
-                refused[event.name] = f"dead here: {verdicts[event.name].evidence}"
-                continue
+        for event in (one for one in found.events if one.name not in dead):
             try:
-                opened[event.name] = stack.enter_context(_attached(event, pid, found.user_only, held))
+                opened[event.name] = [
+                    stack.enter_context(group) for group in _open(event, pid, held, found.user_only)
+                ]
             except OSError as error:
-                refused[event.name] = str(why_refused(event, error.errno or 0, recent_host()))
-        warnings = (USER_ONLY,) if found.user_only and opened else ()
+                code = error.errno or errno.EIO
+                refused[event.name] = str(counters.why_refused(event, code, recent_host()))
+        warnings = (counters.USER_ONLY,) if found.user_only and opened else ()
         yield lambda: _read(opened, refused, warnings)
 
 
-def _attached(event: Event, pid: int, user_only: bool, held: bool) -> _core.CounterGroup:
-    counter = _core.CounterGroup(
-        [event.key], pid=pid, exclude_kernel=user_only, inherit=True, enable_on_exec=held
-    )
-    if not held:
-        counter.enable()
-    return counter
+def _open(event: Event, pid: int, held: bool, user_only: bool) -> Iterator[_core.CounterGroup]:
+    """One counter for each thread that there is: those to come inherit it."""
+    threads = [pid] if held else list(map(int, machine.list_names("/", f"proc/{pid}/task")))
+    for thread in threads:
+        group = _core.CounterGroup(
+            [event.key], pid=thread, exclude_kernel=user_only, inherit=True, enable_on_exec=held
+        )
+        if not held:
+            group.enable()
+        yield group
 
 
 def _read(
-    opened: dict[str, _core.CounterGroup], refused: dict[str, str], warnings: tuple[str, ...]
+    opened: Mapping[str, Sequence[_core.CounterGroup]], refused: dict[str, str], warnings: tuple[str, ...]
 ) -> Counted:
-    """Whole counts; those that had a counter for a part of the time are scaled, and said to be."""
-    counted = Counted(refused=dict(refused))
-    notes = list(warnings)
-    for name, counter in opened.items():
-        enabled, running, (value,) = counter.read()
-        if not running:
-            counted.refused[name] = NEVER_RAN
+    """Sum over threads; what had no counter all the time is scaled, and what never had one is missing."""
+    values, scaled = {}, []
+    missing = dict(refused)
+    for name, groups in opened.items():
+        read = [group.read() for group in groups]
+        enabled, running = sum(one[0] for one in read), sum(one[1] for one in read)
+        if enabled and not running:
+            missing[name] = NEVER_RAN
             continue
-        counted.values[name] = value * enabled / running
+        values[name] = sum(count * on / ran for on, ran, (count,) in read if ran)
         if running < enabled:
-            notes.append(f"{name} had a counter for {running / enabled:.1%} of the time: its value is scaled")
-    counted.warnings = tuple(notes)
-    return counted
+            scaled.append(f"{name} had a counter for {running / enabled:.1%} of the time: it is scaled")
+    return Counted(values, missing, (*warnings, *scaled))

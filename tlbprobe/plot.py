@@ -661,7 +661,7 @@ def program_run(run: ProgramRun, ax: Axes | None = None) -> Axes:
     """Draw a program's memory over time, with the part of it on huge pages, and what it touched."""
     ax = _axes(ax)
     if not run.seconds.size:
-        return _empty(ax, run.title, "it ended before its memory could be seen")
+        return _empty(ax, run.title, "it was over before a sample was due")
     most = float(np.nanmax([*run.resident, *run.touched]))
     unit, word = next((2.0**power, word) for power, word in MEMORY_UNITS if most >= 2.0**power or not power)
     style: dict[str, Any] = {"marker": "o" if run.seconds.size < FEW_SAMPLES else None, "markersize": 3}

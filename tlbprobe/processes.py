@@ -64,6 +64,12 @@ def read_memory(pid: int, root: Root = "/") -> Memory | None:
     )
 
 
+def read_resident(pid: int, root: Root = "/") -> int:
+    """Bytes in memory, roughly and at no cost to speak of; 0 for one that has ended."""
+    fields = (machine.read_text(root, f"proc/{pid}/statm") or "").split()
+    return int(fields[1]) * machine.base_page_size() if len(fields) > 1 else 0
+
+
 def read_peak(pid: int, root: Root = "/") -> int:
     """Most bytes that were ever resident in a process, without hugetlb pages; 0 where nothing tells."""
     return machine.parse_fields(machine.read_text(root, f"proc/{pid}/status")).get("VmHWM", 0)
@@ -95,14 +101,17 @@ def read_usage(pid: int, root: Root = "/") -> Usage | None:
     return Usage(int(fields[19]), over, minor + of_children, major + of_children_too, user, system)
 
 
-def read_switches(pid: int, root: Root = "/") -> dict[str, int]:
-    """Voluntary and involuntary context switches of the threads that a process has now."""
-    counts = {"voluntary": 0, "involuntary": 0}
+Switches = tuple[int, int]  # voluntary and involuntary context switches
+
+
+def read_switches(pid: int, root: Root = "/") -> dict[int, Switches]:
+    """Context switches of each thread that a process has now."""
+    found = {}
     for thread in machine.list_names(root, f"proc/{pid}/task"):
         fields = machine.parse_fields(machine.read_text(root, f"proc/{pid}/task/{thread}/status"))
-        counts["voluntary"] += fields.get("voluntary_ctxt_switches", 0)
-        counts["involuntary"] += fields.get("nonvoluntary_ctxt_switches", 0)
-    return counts
+        if "voluntary_ctxt_switches" in fields:
+            found[int(thread)] = (fields["voluntary_ctxt_switches"], fields["nonvoluntary_ctxt_switches"])
+    return found
 
 
 def read_name(pid: int, root: Root = "/") -> str:

@@ -24,7 +24,7 @@ from .counting import PROGRAM_COUNTERS, Counted, counting
 from .launching import Ended, Launched, Word, checked_argv, now_ns
 from .measurement import Get, Put, StrPath, frozen, load, package_version, recorded_host
 from .points import check_number
-from .processes import Memory, Usage, read_memory, read_name, read_switches, read_usage
+from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage
 from .sampling import LOOK_SECONDS, SAMPLED, Sampler
 from .sweeps import Table, tabulate
 from .units import approximate_size, format_seconds, printable
@@ -49,7 +49,8 @@ class ProgramRun(Table):
     status, signal : int or None
         Exit status, or the signal that ended it; both ``None`` for one that was attached to.
     wall, user, system : float
-        Seconds: of the clock, and of processors, its children included.
+        Seconds: of the clock, and of processors, its children included; the latter two ``None`` where they
+        are not known.
     faults, switches : dict
         ``minor`` and ``major`` page faults, ``voluntary`` and ``involuntary`` context switches; ``None``: not
         known.
@@ -84,8 +85,8 @@ class ProgramRun(Table):
     status: int | None
     signal: int | None
     wall: float
-    user: float
-    system: float
+    user: float | None
+    system: float | None
     faults: dict[str, int | None]
     switches: dict[str, int | None]
     peak: int | None
@@ -153,7 +154,7 @@ class ProgramRun(Table):
         return {
             "program": self.program,
             "wall_seconds": self.wall,
-            "cpu_seconds": self.user + self.system,
+            "cpu_seconds": None if self.user is None or self.system is None else self.user + self.system,
             "user_seconds": self.user,
             "system_seconds": self.system,
             **self.faults,
@@ -203,7 +204,13 @@ class ProgramRun(Table):
         if not self.attached:
             yield "ended", f"by {signal_name(self.signal)}" if self.signal else f"exit status {self.status}"
         times = zip(("wall", "user", "system"), (self.wall, self.user, self.system), strict=True)
-        yield "time", ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in times)
+        yield (
+            "time",
+            ", ".join(
+                f"{name} {'unknown' if seconds is None else format_seconds(seconds)}"
+                for name, seconds in times
+            ),
+        )
         yield "page faults", _listed(self.faults)
         yield "context switches", _listed(self.switches)
         yield "peak memory", "not known" if self.peak is None else approximate_size(self.peak)
@@ -366,7 +373,8 @@ def stat(
     Notes
     -----
     Figures of a command are exact: what the kernel counted for it and for those of its children that it
-    waited for. Those of a program that runs already are differences, times in steps of a clock tick.
+    waited for. Those of a program that runs already are differences, times in steps of a clock tick, up to
+    the last sample where it ended meanwhile; what a child used that nobody waited for is missing.
 
     Limits: a daemon whose parent ended before a sample saw it is not found. Pages that several processes
     share count once for each of them in ``resident`` and ``huge``. `peak` is exact where one process had more
@@ -433,7 +441,7 @@ def watch(
     else:
         found = _attach(asked.pid, asked, touched)
     if touched and not found.sampler.looks:
-        refused["touched"] = "looking at what it touches would have cost more than its share of the time"
+        refused["touched"] = found.sampler.unlooked
     return ProgramRun(
         **found.fields,
         **found.sampler.arrays(),
@@ -524,7 +532,7 @@ def _attach(pid: int, asked: Watched, touched: bool) -> _Found:
         later = None if end.wait(0) else read_switches(pid)
         after = sampler.usage if later is None else sampler.tree.usage()
         counted = read()
-    used = used_between(before, after)
+    used = used_between(before, after or before)
     found = {
         "program": printable(read_name(pid)),
         "attached": True,
@@ -534,22 +542,37 @@ def _attach(pid: int, asked: Watched, touched: bool) -> _Found:
         "user": used["user"],
         "system": used["system"],
         "faults": {name: used[name] for name in ("minor", "major")},
-        "switches": {name: later and later[name] - count for name, count in switches.items()},
+        "switches": switched_between(switches, later),
         "peak": sampler.peak or None,
     }
     return _Found(found, sampler, counted, sampler.complaints())
 
 
 def used_between(before: Mapping[int, Usage], after: Mapping[int, Usage]) -> dict[str, Any]:
-    """What processes used between two moments, as far as that has not vanished with one of them."""
-    sums = [
-        {name: sum(getattr(usage, name) for usage in usages.values()) for name in USED}
-        for usages in (before, after)
-    ]
-    return {name: max(0, sums[1][name] - sums[0][name]) for name in USED}
+    """What processes used between two moments; ``None`` where that vanished with one of them.
+
+    What a child used goes to its parent as that waits for it, so that the sum over all of them is whole. A
+    child that nobody waits for takes it along.
+    """
+    return {name: _risen(name, before, after) for name in ("user", "system", "minor", "major")}
 
 
-USED = ("user", "system", "minor", "major")
+def _risen(name: str, before: Mapping[int, Usage], after: Mapping[int, Usage]) -> float | None:
+    now: float
+    now, then = (sum(getattr(one, name) for one in usages.values()) for usages in (after, before))
+    # Times are in ticks, and of a child in finer steps as it is waited for.
+    rounding = 1.5 / os.sysconf("SC_CLK_TCK") if name in ("user", "system") else 0
+    return None if now < then - rounding else max(0, now - then)
+
+
+def switched_between(
+    before: Mapping[int, Switches], after: Mapping[int, Switches] | None
+) -> dict[str, int | None]:
+    """Context switches of threads between two moments; ``None`` where one of them took its own along."""
+    if after is None or before.keys() - after.keys():
+        return {"voluntary": None, "involuntary": None}
+    now, then = (np.sum(list(of_threads.values()), axis=0) for of_threads in (after, before))
+    return dict(zip(("voluntary", "involuntary"), (now - then).tolist(), strict=True))
 
 
 class _End:

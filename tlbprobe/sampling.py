@@ -1,7 +1,8 @@
 """Samples of a program while it runs: its memory, its pages, and now and then what it touches.
 
-Reading the memory of a process walks its page tables, milliseconds for each gigabyte, and locks them
-meanwhile. So every sample is timed, and the next one waits for 99 times as long.
+Reading the memory of a process walks its page tables, up to 40 milliseconds for each gigabyte, and locks them
+meanwhile. So every sample is timed, and the next one waits for 99 times as long; nor is one taken before the
+program has run for 99 times as long as it is bound to take.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,20 @@ import numpy as np
 from . import machine
 from .launching import now_ns
 from .machine import Root
-from .processes import Memory, Tree, Usage, forget_accesses, read_memory, read_peak
+from .processes import (
+    Memory,
+    Tree,
+    Usage,
+    forget_accesses,
+    read_memory,
+    read_peak,
+    read_resident,
+)
 
 COST_SHARE = 0.01  # of the time that all of it may take; samples leave half of it to looks, if there are any
-FIRST_COST = 0.5e-3  # seconds: what a sample of a small program costs, as long as nothing else is known
+FIRST_COST = 0.5e-3  # seconds: what a sample of a small program costs ...
+FIRST_RATE = 150e-9  # ... and more for each page of a large one, as long as nothing else is known
+MANY_PAGES = 1 << 14  # so many tell what a page costs
 MOST_SAMPLES = 4096  # then every other one goes, and those to come are half as many
 
 # A look at what is touched: forget what was, wait, read. Each page whose accessed bit was cleared costs its
@@ -57,12 +68,12 @@ class Sampler:
         Seconds from one sample to the next, at least.
     touched : bool
         Whether to look at what it touches, too: the accessed bits of its pages are cleared for that.
-    began_ns : int
-        When it began, by CLOCK_MONOTONIC_RAW.
+    began_ns : int, optional
+        When it began, by CLOCK_MONOTONIC_RAW; now, by default.
     """
 
     def __init__(
-        self, pid: int, *, interval: float, touched: bool, began_ns: int = 0, root: Root = "/"
+        self, pid: int, *, interval: float, touched: bool, began_ns: int | None = None, root: Root = "/"
     ) -> None:
         self.pid = pid
         self.root = root
@@ -73,11 +84,12 @@ class Sampler:
         self.samples: list[Sample] = []
         self.costs = 0.0  # seconds that all of it took
         self.looks = 0
+        self.unlooked = "looking at what it touches would have cost more than its share of the time"
         self.peak = 0  # most bytes at once: of all processes as they were seen, or of the first one by itself
         self.usage: Mapping[int, Usage] = {}  # at the last sample
         self.refused = ""  # why memory of some process is missing
-        self._began_ns = began_ns
-        self._look_rate = FIRST_LOOK
+        self._began_ns = now_ns() if began_ns is None else began_ns
+        self._rate, self._look_rate = FIRST_RATE, FIRST_LOOK  # seconds a page
         self._lock = threading.Lock()
 
     def until(self, over: Callable[[float], bool], seconds: float | None = None) -> None:
@@ -89,12 +101,28 @@ class Sampler:
 
         wait = pause(FIRST_COST, self.interval, self.share)
         while not done(wait):
+            early = self.too_early()
+            if early > 0:
+                wait = max(early, self.interval)
+                continue
             wait = self.take()
             if self._may_look():
                 cost = self.forget()
                 if done(LOOK_SECONDS):
                     break
-                self.look(cost)
+                if self.touched:
+                    self.look(cost)
+
+    def too_early(self) -> float:
+        """Seconds until a sample keeps to its share; 0 if it does so now."""
+        self.peak = max(self.peak, read_peak(self.pid, self.root))
+        resident = sum(read_resident(pid, self.root) for pid in self.usage or (self.pid,))
+        expected = FIRST_COST + self._rate * resident / machine.base_page_size()
+        return (self.costs + expected) / COST_SHARE - self._elapsed()
+
+    def _elapsed(self) -> float:
+        """Seconds since it began."""
+        return (now_ns() - self._began_ns) / 1e9
 
     def take(self) -> float:
         """Take a sample; how many seconds to wait before the next."""
@@ -105,13 +133,19 @@ class Sampler:
                 self._keep(Sample((start - self._began_ns) / 1e9, memory, count))
             cost = (now_ns() - start) / 1e9
             self.costs += cost
+            pages = memory.resident / machine.base_page_size()
+            if pages >= MANY_PAGES:
+                self._rate = cost / pages
             return pause(cost, self.interval, self.share)
 
     def forget(self) -> float:
         """Forget what was touched; the seconds that it took."""
         start = now_ns()
-        for pid in self.usage:
-            forget_accesses(pid, self.root)
+        try:
+            for pid in self.usage:
+                forget_accesses(pid, self.root)
+        except OSError as error:  # what is left of it would show as touched
+            self.touched, self.unlooked = False, f"/proc/PID/clear_refs is refused: {error.strerror}"
         return (now_ns() - start) / 1e9
 
     def look(self, cost: float) -> None:
@@ -132,8 +166,7 @@ class Sampler:
         if not self.touched or not self.samples:
             return False
         pages = _small(self.samples[-1].memory) / machine.base_page_size()
-        elapsed = (now_ns() - self._began_ns) / 1e9
-        return self.costs + self._look_rate * pages <= COST_SHARE * elapsed
+        return self.costs + self._look_rate * pages <= COST_SHARE * self._elapsed()
 
     def _read(self) -> tuple[Memory, int]:
         """Memory of all processes, and how many they are."""
@@ -154,7 +187,7 @@ class Sampler:
         self.peak = max(self.peak, sample.memory.proportional, read_peak(self.pid, self.root))
         self.samples.append(sample)
         if len(self.samples) >= MOST_SAMPLES:
-            self.samples = self.samples[::2]
+            self.samples = thinned(self.samples)
             self.interval *= 2
 
     def arrays(self) -> dict[str, Any]:
@@ -178,8 +211,19 @@ class Sampler:
 
     def complaints(self) -> list[str]:
         """What a reader must know of the samples."""
-        few = "it ended before its memory could be seen" if not self.samples else ""
+        few = (
+            "it was over before a sample was due: each may cost it 1 % of its time"
+            if not self.samples
+            else ""
+        )
         return [text for text in (self.refused, few) if text]
+
+
+def thinned(samples: Sequence[Sample]) -> list[Sample]:
+    """Every other sample, and every other look: they may take turns, and then one of both would be gone."""
+    plain = [one for one in samples if math.isnan(one.touched)]
+    looks = [one for one in samples if not math.isnan(one.touched)]
+    return sorted((*plain[::2], *looks[::2]), key=lambda one: one.seconds)
 
 
 SAMPLED: dict[str, Any] = {

@@ -8,7 +8,8 @@ and not for the work itself or for the caches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -263,6 +264,8 @@ def _pages_text(huge: float | None) -> str:
 
 def ratio_text(ratio: float, interval: Interval) -> str:
     """Write a ratio of two times with its interval."""
+    if math.isnan(ratio):
+        return "not known, since some run was too short for the clock"
     between = (
         "too few rounds for an interval" if interval is None else "95 %: {:.3f} to {:.3f}".format(*interval)
     )
@@ -289,7 +292,7 @@ def judge_trial(pairs: Mapping[str, Pair]) -> Verdict:
         if all(pair.alike for pair in pairs.values()):
             return Verdict(UNDECIDED, "none", (*evidence, NO_DIFFERENCE), (SAME_PAGES,))
         return Verdict(UNDECIDED, "none", evidence, (UNSEEN,))
-    by_chance = max((_distance(pair.wall) for pair in pairs.values() if pair.alike), default=0.0)
+    by_chance = _largest(_distance(pair.wall) for pair in pairs.values() if pair.alike)
     for pair in tests:
         for name, sure in TIMES:
             claim = _claim(*pair.ratio(name))
@@ -309,6 +312,11 @@ UNSEEN = (
 )
 SAME_PAGES = "a variant with other pages: what was not tried, and why, stands beside"
 NOISY = "two variants on the same pages differ by {:.1%}, which is by chance, and as much as was found"
+
+
+def _largest(values: Iterable[float]) -> float:
+    """Largest of the values that are known, 0 where none is."""
+    return max((value for value in values if not math.isnan(value)), default=0.0)
 
 
 def _distance(times: tuple[float, Interval]) -> float:
