@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -33,6 +34,15 @@ from tlbprobe.curves import view_sizes
 from tlbprobe.faultparts import Part as FaultPart
 from tlbprobe.hierarchy import Anatomy, Claim, Part
 from tlbprobe.inference import Cost, Dearer, Entries, Level, Side, WalkStep
+
+
+def pytest_configure():
+    """Under nohup or in the background of a shell some signals are ignored, and by all that starts then."""
+    defaults = {"SIGINT": signal.default_int_handler, "SIGQUIT": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL}
+    for name, handler in defaults.items():
+        if signal.getsignal(getattr(signal, name)) == signal.SIG_IGN:
+            signal.signal(getattr(signal, name), handler)
+
 
 CSRC = Path(__file__).parents[1] / "csrc"
 COMPILER = os.environ.get("CC", "gcc")

@@ -20,7 +20,11 @@ def asked(made, monkeypatch):
 
     class NoRegion:
         def __init__(self, size, pages, *, strict):
-            self.pages, self.mapped_bytes = pages, size
+            self.pages, self.mapped_bytes, self.base_page = pages, size, 4096
+
+        def check_backing(self):
+            page = {"base": 4096, "thp-64K": 65536}.get(self.pages, 2 << 20)
+            return pages.Backing(self.pages, page, {page: 1.0}, "proved", "by hand")
 
         def __enter__(self):
             return self
@@ -41,6 +45,7 @@ def asked(made, monkeypatch):
         return point("translation", size, working_set)
 
     monkeypatch.setattr(sweeps, "Region", NoRegion)
+    monkeypatch.setattr(curves, "effective_page_size", lambda region, *, seed, cpu: f"of {region.pages}")
     monkeypatch.setattr(probes, "chase", named_like(probes.chase, chase))
     monkeypatch.setattr(probes, "translation", named_like(probes.translation, translation))
     return seen
@@ -154,6 +159,40 @@ def test_wrong_arguments_are_refused_before_anything_is_mapped(monkeypatch, argu
         tp.curve(*arguments, progress=False, **keywords)
 
 
+def test_what_the_tlb_holds_stands_beside_larger_pages(asked, offered):
+    """Of the memory that was measured, not of base pages, where there is nothing to tell."""
+    c = tp.curve(SIZES, progress=False)
+    assert c.effective == {name: f"of {name}" for name in ("thp", "thp-64K", "hugetlb")}
+    assert "of thp-64K" in repr(c)
+    assert c.summary()["effective"] == c.effective
+
+
+def test_why_nobody_knows_what_the_tlb_holds(asked, offered, monkeypatch):
+    def fail(region, *, seed, cpu):
+        raise ValueError("this Region is too small")
+
+    monkeypatch.setattr(curves, "effective_page_size", fail)
+    c = tp.curve(SIZES, ["base", "thp"], progress=False)
+    assert c.effective == {"thp": "effective translation size: not identifiable, this Region is too small"}
+
+
+def test_an_anatomy_goes_with_it(asked, examples, tmp_path):
+    """From a file as well; what holds something else is refused before anything is measured."""
+    path = tmp_path / "a.npz"
+    examples["anatomy"].save(path)
+    for given in (examples["anatomy"], path, str(path)):
+        c = tp.curve(SIZES, "base", anatomy=given, progress=False)
+        assert c.anatomy.sentences() == examples["anatomy"].sentences()
+    c.save(tmp_path / "c.npz")
+    assert tp.load(tmp_path / "c.npz").anatomy.sentences() == c.anatomy.sentences()
+    assert c.summary()["anatomy"]["sentences"] == list(c.anatomy.sentences())
+    asked.clear()
+    examples["trial"].save(path)
+    with pytest.raises(ValueError, match="holds no anatomy, but a trial"):
+        tp.curve(SIZES, "base", anatomy=path, progress=False)
+    assert not asked
+
+
 def test_progress_counts_both(asked):
     seen = []
     tp.curve(["64KiB", "128KiB"], "base", progress=lambda done, total: seen.append((done, total)))
@@ -220,6 +259,7 @@ def test_a_measured_one(tmp_path):
     c = tp.curve(["64KiB", "256KiB"], ["base", "default"], max_seconds=0.05, progress=False)
     assert not c.chase.refused
     assert not c.translation.refused
+    assert not c.effective
     assert {point.params["mapped_bytes"] for _, point in c.chase} == {
         point.spread.params["mapped_bytes"] for _, point in c.translation
     }

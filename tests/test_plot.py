@@ -247,6 +247,24 @@ def test_claimed_reach_is_marked(made):
     assert "L2, 4K" not in texts  # 4 GiB: beyond
 
 
+def test_measured_reach_takes_the_place_of_the_claimed(made, examples):
+    """For the policies of which the anatomy knows something; both are named below."""
+    sizes = [1 << 14, 1 << 18, 1 << 20, 1 << 25]
+    c = dataclasses.replace(made.curve({"base": 4096, "thp": 2 << 20}, sizes), anatomy=examples["anatomy"])
+    claims = tuple(
+        cpuid.TlbClaim(1, "data", (page,), entries, 8, True, None, "any", "CPUID", "")
+        for page, entries in ((4096, 64), (2 << 20, 4))
+    )
+    for key, point in c.chase.points.items():
+        c.chase.points[key] = dataclasses.replace(point, host=facts.Host((), claims).to_dict())
+    figure = c.figure()
+    texts = [text.get_text() for ax in figure.axes for text in ax.texts]
+    assert [text for text in texts if text.startswith("L")] == ["L1, 4K", "L2, 4K", "L1, 2M"]
+    label = next(ax.get_xlabel() for ax in figure.axes if "reach" in ax.get_xlabel())
+    assert "bands: TLB reach as measured" in label
+    assert "dotted: TLB reach by page size, as CPUID claims it" in label
+
+
 # --- the anatomy
 
 

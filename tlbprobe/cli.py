@@ -339,7 +339,8 @@ def _deliver(result: Result, options: argparse.Namespace) -> int:
         raise failed
     if _has_point(result):
         return DONE
-    return _complain("no point could be measured: the output says why", _status_without_points(result))
+    what = "no level is identifiable" if isinstance(result, Anatomy) else "no point could be measured"
+    return _complain(f"{what}: the output says why", _status_without_points(result))
 
 
 def _write(result: Result, options: argparse.Namespace) -> OSError | None:
@@ -347,7 +348,7 @@ def _write(result: Result, options: argparse.Namespace) -> OSError | None:
     failed = None
     writers: tuple[tuple[str | None, Callable[[str], object]], ...] = (
         (options.out, result.save),
-        (options.plot if _has_point(result) else None, lambda path: draw(result, path)),
+        (options.plot if _has_picture(result) else None, lambda path: draw(result, path)),
     )
     for path, write in writers:
         try:
@@ -357,6 +358,11 @@ def _write(result: Result, options: argparse.Namespace) -> OSError | None:
             error.add_note(f"{path} was not written")
             failed = failed or error
     return failed
+
+
+def _has_picture(result: Result) -> bool:
+    """Whether there is anything to see: the curve of an anatomy shows why no level is to be found in it."""
+    return _has_point(result) or (isinstance(result, Anatomy) and any(one.side.nodes for one in result.parts))
 
 
 def _has_point(result: Result) -> bool:
@@ -450,6 +456,8 @@ def _print_curve(curve: Curve) -> None:
             f"{step} {format_seconds(s)}" for step, s in point.setup.items() if step in sweeps.REGION_STEPS
         ]
         print(f"{name}: {mapped} mapped once: {', '.join(steps)}")
+    for name, sentence in curve.effective.items():
+        print(f"{name}: {sentence}")
     _print_complaints(curve.chase, curve.translation)
     for name, text in hazard_rows(curve.hazards):
         print(f"{name}: {text}")
@@ -664,7 +672,7 @@ def _variant_cells(trial: Trial, name: str) -> dict[str, str]:
 
 # --- other commands --------------------------------------------------------------------------------------
 
-CURVE_PARAMETERS = ("strict", "seed", "cpu", "precision", "max_seconds")
+CURVE_PARAMETERS = ("strict", "seed", "cpu", "precision", "max_seconds", "anatomy")
 
 
 def _add_curve(commands: Any) -> None:

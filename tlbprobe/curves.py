@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -9,19 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy.typing as npt
 
 from . import machine, pages, probes
+from .effective import effective_page_size
 from .hazards import Hazard
+from .hierarchy import Anatomy
 from .measurement import (
     Get,
     Measurement,
     Put,
+    StrPath,
     Translation,
     below,
     format_ns,
     from_below,
     hazard_rows,
     hazards_of,
+    load,
 )
-from .pages import find_policy
+from .pages import BackingError, Region, find_policy
 from .sweeps import (
     Asked,
     Progress,
@@ -76,6 +81,11 @@ class Curve(Table):
         Working sets in bytes at which every page size was measured.
     notes : list of str
         Page policies that the machine does not offer, and how it would.
+    effective : dict of str to str
+        What the TLB holds for the memory of each policy of larger pages, in one sentence: see
+        `effective_page_size`.
+    anatomy : Anatomy or None
+        Of the same machine: where its levels end is drawn, instead of what the processor claims.
     """
 
     kind: ClassVar[str] = "curve"
@@ -84,6 +94,8 @@ class Curve(Table):
     translation: Sweep
     view: list[int]
     notes: list[str] = field(default_factory=list)
+    effective: dict[str, str] = field(default_factory=dict)
+    anatomy: Anatomy | None = None
 
     @property
     def policies(self) -> list[str]:
@@ -147,6 +159,8 @@ class Curve(Table):
             cost = self.translation.points.get((size, name))
             added = f", translation {format_ns(cost.cost)}" if isinstance(cost, Translation) else ""
             yield name, f"{format_ns(point.low)} at {format_size(size)}{added}; {point.backing}"
+        for name, sentence in self.effective.items():
+            yield f"{name}, in truth", sentence
         total = len(self.chase) + len(self.translation)
         for (what, text), count in complaints(self.chase, self.translation).items():
             yield what, f"{count} of {total} points: {text}"
@@ -158,13 +172,27 @@ class Curve(Table):
         """Every figure as a plain value, without the raw slices."""
         parts = {"chase": self.chase.summary(), "translation": self.translation.summary()}
         hazards = [asdict(hazard) for hazard in self.hazards]
-        return {**parts, "view": self.view, "not_offered": self.notes, "hazards": hazards}
+        return {
+            **parts,
+            "view": self.view,
+            "effective": self.effective,
+            "anatomy": self.anatomy and self.anatomy.summary(),
+            "not_offered": self.notes,
+            "hazards": hazards,
+        }
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
         sweeps = {"chase": self.chase, "translation": self.translation}
         parts = {name: one.to_parts(below(name, put)) for name, one in sweeps.items()}
-        return {**parts, "view": self.view, "notes": self.notes}
+        anatomy = self.anatomy and self.anatomy.to_parts(below("anatomy", put))
+        return {
+            **parts,
+            "view": self.view,
+            "notes": self.notes,
+            "effective": self.effective,
+            "anatomy": anatomy,
+        }
 
     @classmethod
     def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
@@ -172,7 +200,14 @@ class Curve(Table):
         sweeps = {
             name: Sweep.from_parts(parts[name], from_below(name, get)) for name in ("chase", "translation")
         }
-        return cls(**sweeps, view=parts["view"], notes=parts["notes"])
+        found = parts.get("anatomy") and Anatomy.from_parts(parts["anatomy"], from_below("anatomy", get))
+        return cls(
+            **sweeps,
+            view=parts["view"],
+            notes=parts["notes"],
+            effective=parts.get("effective", {}),
+            anatomy=found,
+        )
 
 
 def curve(
@@ -184,6 +219,7 @@ def curve(
     cpu: int | None = None,
     precision: float = 0.01,
     max_seconds: float = 0.25,
+    anatomy: Anatomy | StrPath | None = None,
     on_error: Literal["keep", "raise"] = "keep",
     progress: Progress = True,
 ) -> Curve:
@@ -203,6 +239,8 @@ def curve(
         As for `chase`.
     max_seconds : float
         Time for the timed part of each point, at most.
+    anatomy : Anatomy or path, optional
+        Of this machine, or the file that holds it: the levels that it found are drawn.
     on_error, progress
         As for `sweep`.
 
@@ -214,7 +252,8 @@ def curve(
     Notes
     -----
     Isolates: nothing by itself; it shows caches and translation together, and translation alone. The result
-    is of the guest's pages; a hypervisor may back them by smaller ones.
+    is of the guest's pages; a hypervisor may back them by smaller ones: what the TLB holds for the very
+    memory that was measured stands beside it.
     """
     working_sets = sorted({parse_size(size, "sizes") for size in _listed(sizes, default_sizes)})
     names = [find_policy(name).name for name in _listed(pages, default_policies)]
@@ -224,6 +263,7 @@ def curve(
         raise ValueError(f"pages={names} repeats a policy")
     common = {"strict": strict, "seed": seed, "cpu": cpu, "precision": precision, "max_seconds": max_seconds}
     check_common(common)
+    levels = anatomy if isinstance(anatomy, Anatomy | None) else load_anatomy(anatomy)
     view = view_sizes(working_sets)
     base = machine.base_page_size()
     asked: dict[str, list[Asked]] = {"chase": [], "translation": []}
@@ -234,12 +274,36 @@ def curve(
             asked["chase"].append(Asked(probes.chase, (size, name), arguments))
             if size >= 2 * base:
                 asked["translation"].append(Asked(probes.translation, (size, name), arguments))
-    points = run_points([*asked["chase"], *asked["translation"]], on_error, progress, seed)
+    effective: dict[str, str] = {}
+
+    def look(region: Region) -> None:
+        if sentence := _effective(region, seed, cpu):
+            effective[region.pages] = sentence
+
+    points = run_points([*asked["chase"], *asked["translation"]], on_error, progress, seed, look)
     sweeps = {
         probe: Sweep(probe, {"size": working_sets, "pages": names}, {ask.key: points[ask] for ask in asks})
         for probe, asks in asked.items()
     }
-    return Curve(**sweeps, view=view, notes=not_offered())
+    return Curve(**sweeps, view=view, notes=not_offered(), effective=effective, anatomy=levels)
+
+
+def _effective(region: Region, seed: int, cpu: int | None) -> str:
+    """What the TLB holds for larger pages, or why that is not known, in a sentence; empty for base pages."""
+    try:
+        if region.check_backing().page_size == region.base_page:
+            return ""
+        return str(effective_page_size(region, seed=seed, cpu=cpu))
+    except (ValueError, MemoryError, OSError, BackingError) as error:
+        return f"effective translation size: not identifiable, {error}"
+
+
+def load_anatomy(path: StrPath) -> Anatomy:
+    """Read a saved anatomy; a ValueError for another kind of result."""
+    found = load(path)
+    if not isinstance(found, Anatomy):
+        raise ValueError(f"anatomy={os.fspath(path)!r} holds no anatomy, but a {found.kind}")
+    return found
 
 
 def _listed(given: Any, default: Callable[[], list[Any]]) -> list[Any]:

@@ -455,18 +455,46 @@ def _translation(result: Curve, ax: Axes) -> Axes:
     table = result.to_numpy()
     _size_axis(ax, table["size"].tolist(), "working set")
     _cost_axis(ax, table["translation_ns"])
-    if _claimed_reach(result, ax):
-        ax.set_xlabel("working set (dotted: TLB reach by page size, as CPUID claims it)")
+    drawn = [words for words, draw in REACHES.items() if draw(result, ax)]
+    if drawn:
+        ax.set_xlabel(f"working set ({'; '.join(drawn)})")
     return _finish(ax, "What translation adds: one node a base page, less the same lines side by side")
 
 
+def _measured_reach(result: Curve, ax: Axes) -> bool:
+    """A band where each TLB level ends by the anatomy, for each policy; whether there is any."""
+    first, last = ax.get_xlim()
+    drawn = False
+    for rows, style in _lines(result):
+        part = _data_part(result, rows["pages"][0])
+        unit = (part and part.unit) or 0
+        for number, level in enumerate(part.levels if part else (), 1):
+            low, high = (entries * unit for entries in level.entries.range or (0, 0))
+            if first < low and high < last:
+                ax.axvspan(low, max(high, low * 1.01), color=style["color"], alpha=BAND, linewidth=0)
+                _mark(ax, low, f"L{number}, {page_suffix(unit)}", style["color"], line=low == high)
+                drawn = True
+    return drawn
+
+
+def _data_part(result: Curve, policy: str) -> Part | None:
+    """What the anatomy found on the data side of a policy."""
+    parts = result.anatomy.parts if result.anatomy else ()
+    return next((part for part in parts if (part.name, part.pages) == ("data", policy) and part.levels), None)
+
+
 def _claimed_reach(result: Curve, ax: Axes) -> bool:
-    """Where each TLB level ends by what CPUID claims, dotted, once for each page size that was proved."""
+    """Where each TLB level ends by what CPUID claims, dotted, once for each page size that was proved.
+
+    Only where nothing was measured: a guest's huge pages may be far from what the TLB holds.
+    """
     host = recorded_host(result.host)
     first, last = ax.get_xlim()
     seen: set[float] = set()
     drawn = False
     for rows, style in _lines(result):
+        if _data_part(result, rows["pages"][0]):
+            continue
         for page in set(rows["page_size"][rows["page_size"] > 0].tolist()) - seen:
             seen.add(page)
             for level, reach in ({} if host is None else host.tlb_reach(int(page))).items():
@@ -476,8 +504,15 @@ def _claimed_reach(result: Curve, ax: Axes) -> bool:
     return drawn
 
 
-def _mark(ax: Axes, x: float, text: str, color: str) -> None:
-    ax.axvline(x, color=color, linestyle=":", linewidth=1.1)
+REACHES = {
+    "bands: TLB reach as measured": _measured_reach,
+    "dotted: TLB reach by page size, as CPUID claims it": _claimed_reach,
+}
+
+
+def _mark(ax: Axes, x: float, text: str, color: str, *, line: bool = True) -> None:
+    if line:
+        ax.axvline(x, color=color, linestyle=":", linewidth=1.1)
     ax.annotate(
         text,
         (x, 0.02),

@@ -659,9 +659,16 @@ class Shared:
 
 
 def run_points(
-    asked: Sequence[Asked], on_error: Literal["keep", "raise"], progress: Progress, seed: int
+    asked: Sequence[Asked],
+    on_error: Literal["keep", "raise"],
+    progress: Progress,
+    seed: int,
+    at_last: Callable[[Region], object] = lambda region: None,
 ) -> dict[Asked, Point]:
-    """Measure points in random order, with every policy mapped once, at the same time as others that fit."""
+    """Measure points in random order, with every policy mapped once, at the same time as others that fit.
+
+    What is called `at_last` gets each region when its points are done.
+    """
     if on_error not in ("keep", "raise"):
         raise ValueError(f"on_error={on_error!r} must be 'keep' or 'raise'")
     kept = REFUSALS if on_error == "keep" else ()
@@ -681,6 +688,8 @@ def run_points(
                 for ask in in_blocks([ask for memory in batch for ask in groups[memory]], shuffled):
                     points[ask] = shared[ask.memory].measure(ask, kept)
                     advance()
+                for region in (one.region for one in shared.values() if one.region):
+                    at_last(region)
     return points
 
 
