@@ -57,13 +57,14 @@ strict: ## Compile the pure C part under strict warnings, with clang too where t
 # The sanitized copy lies before the wheel on Python's path. libasan must come first in a process, and
 # libstdc++ must be there when it starts, or it knows nothing of the exceptions that matplotlib throws. The
 # first error aborts, so that Python says where it was; --capture=sys lets that and the report through.
-# What is pure Python has nothing for the sanitizers.
-PURE := advice analysis budget events hierarchy machine model readme units verdicts
+# What is pure Python has nothing for the sanitizers. What was freed is kept back for a while, but not for so
+# long that every fork of a test copies the page tables of a gigabyte.
+PURE := advice analysis budget curve events files hierarchy machine measurement model plot readme sweeps units verdicts
 asan: $(VENV)/develop ## Run the tests on a build with AddressSanitizer and UBSan
 	rm -rf build/asan
 	TLBPROBE_SANITIZE=1 tools/install.sh $(VENV) --no-build-isolation --no-deps --target build/asan dist/*.tar.gz
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so.6)" \
-	ASAN_OPTIONS=abort_on_error=1:allocator_may_return_null=1:detect_leaks=0 \
+	ASAN_OPTIONS=abort_on_error=1:allocator_may_return_null=1:detect_leaks=0:quarantine_size_mb=16:malloc_context_size=8 \
 	UBSAN_OPTIONS=abort_on_error=1:print_stacktrace=1 PYTHONMALLOC=malloc \
 	PYTHONPATH=build/asan PYTHONSAFEPATH=1 $(BIN)/pytest --capture=sys -m "not no_asan" $(PURE:%=--ignore=tests/test_%.py) $(ARGS)
 

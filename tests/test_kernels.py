@@ -331,7 +331,7 @@ def test_nothing_leaks(region, name):
     """
     times = {"Session.measure": 400, "fault": 40, "shootdown": 40}.get(name, 4000)
     before = open_files()
-    assert min(grown(lambda: LEAKS[name](region), times) for _ in range(3)) < 16 * times
+    assert any(grown(lambda: LEAKS[name](region), times) < 16 * times for _ in range(3))
     assert open_files() == before
 
 
