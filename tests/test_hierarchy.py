@@ -433,7 +433,36 @@ def test_huge_translations_need_twice_the_claimed_reach(monkeypatch):
     rows = (claim(1, 72, sizes=(1 << 21,)), claim(2, 3072, sizes=(1 << 21,)))
     host = dataclasses.replace(tp.host(), tlb=rows) if dataclasses.is_dataclass(tp.host()) else tp.host()
     task = hierarchy._Task(host, 1 << 30, True, 0, time.perf_counter())
-    assert task._wanted(hierarchy._claimed(rows, "data", 1 << 21), 1 << 21) == 2 * 3072 << 21
+    assert task._wanted(1 << 21) == 2 * 3072 << 21
+
+
+@pytest.mark.parametrize("unit", [hierarchy.machine.base_page_size(), None])
+def test_what_the_tlb_holds_is_of_the_memory_that_is_measured(monkeypatch, unit):
+    """Huge pages that a hypervisor backs by small ones differ from one allocation to the next."""
+    policy = next((one for one in tp.page_policies() if one.kind == "thp" and one.offered), None)
+    if policy is None:
+        pytest.skip("no transparent huge pages")
+    looked, measured = [], []
+
+    def look(region, *, seed):
+        looked.append(region)
+        return tp.EffectivePageSize(unit, (unit,), policy.page_size, 64, (), "" if unit else "it is unclear")
+
+    def infer(source, *_):
+        measured.append(source.region)
+        return hierarchy.NO_SIDE
+
+    monkeypatch.setattr(hierarchy.effective, "effective_page_size", look)
+    monkeypatch.setattr(hierarchy.inference, "infer", infer)
+    part = hierarchy._Task(tp.host(), 1 << 25, True, 0, time.perf_counter()).data("thp")
+    assert (part.unit, len(looked)) == (unit, 1)
+    assert measured == (looked if unit else [])
+    assert "TLB holds" in part.effective if unit else part.reason == "it is unclear"
+
+
+def test_a_page_larger_than_the_memory_is_a_reason():
+    part = hierarchy._Task(tp.host(), 1 << 20, True, 0, time.perf_counter()).data("thp")
+    assert part.reason.startswith("needs 2 MiB for one page") or hierarchy.machine.pmd_size() != 1 << 21
 
 
 def test_cores_that_differ_need_a_choice(monkeypatch):

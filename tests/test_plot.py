@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import tlbprobe as tp
-from tlbprobe import cpuid, facts
+from tlbprobe import cpuid, facts, inference
 
 SIZES = [16 << 10 << k for k in range(0, 17, 2)]
 PAGES = {
@@ -272,8 +272,24 @@ def test_an_anatomy_shows_its_levels(examples, ax):
     examples["anatomy"].plot(ax)
     words = " ".join(text.get_text() for text in drawn(ax.figure))
     assert "L1: 72" in words
-    assert "288K" in words
+    assert "288 KiB" in words
     assert "page table" in words
+
+
+def test_an_anatomy_shows_the_reach_of_each_page_size(examples, ax):
+    """As one mark where huge pages have as many entries, as another where they have others."""
+    made = examples["anatomy"]
+    huge = dataclasses.replace(made.parts[0], pages="thp", unit=2 << 20)
+    dataclasses.replace(made, parts=(made.parts[0], huge)).plot(ax)
+    words = [text.get_text() for text in drawn(ax.figure)]
+    assert "L1: 72\n288 KiB\n144 MiB" in words
+    assert "L2: 3072\n12 MiB\n6 GiB" in words
+    few = dataclasses.replace(huge.levels[0], entries=inference.Entries((32, 40), "sharp", (30, 44)))
+    huge = dataclasses.replace(huge, side=dataclasses.replace(huge.side, levels=(few,)))
+    figure = dataclasses.replace(made, parts=(made.parts[0], huge)).figure()
+    words = [text.get_text() for text in drawn(figure)]
+    assert "L1: 72\n288 KiB" in words
+    assert "L1: 32\N{EN DASH}40\n64 MiB to 80 MiB" in words
 
 
 def test_an_anatomy_with_its_map(examples):

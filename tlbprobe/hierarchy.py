@@ -26,7 +26,7 @@ from .measurement import (
 from .pages import BackingError, Region, SparseRegion, find_policy, round_up
 from .points import UNTIMED_PASSES, Common
 from .probes import node_parameters
-from .units import Size, format_size, parse_size
+from .units import Size, approximate_size, format_size, parse_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -421,6 +421,12 @@ def format_range(found: tuple[int, int] | None) -> str:
     return f"{found[0]}" if found[0] == found[1] else f"{found[0]} to {found[1]}"
 
 
+def format_reach(entries: tuple[int, int], unit: int) -> str:
+    """Bytes that so many translations cover."""
+    least, most = (approximate_size(count * unit) for count in entries)
+    return least if least == most else f"{least} to {most}"
+
+
 def format_entries(entries: Entries) -> str:
     """The range, and how it looked."""
     if entries.range is None:
@@ -472,7 +478,7 @@ def _level_text(level: Level, unit: int) -> str:
     sure = f" ({level.entries.confidence:.1%} sure)" if level.entries.confidence else ""
     words = [f"{format_entries(level.entries)} entries{sure}"]
     if level.entries.range and unit:
-        words.append(f"reach {format_size(level.entries.range[1] * unit)}")
+        words.append(f"reach {format_reach(level.entries.range, unit)}")
     if level.sets == 1:
         words.append("fully associative")
     elif level.ways:
@@ -610,44 +616,46 @@ class _Task:
         return _timed(part, start)
 
     def _data(self, name: str) -> Part:
-        base, policy = machine.base_page_size(), find_policy(name)
-        huge = (policy.page_size or base) > base
-        unit, sentence = base, ""
-        if huge:
-            size = min(self.room, 64 * (policy.page_size or base))
-            with Region(size, name, strict=self.strict) as region:
-                found = effective.effective_page_size(region, seed=self.seed)
-            sentence = str(found)
+        """First what the TLB holds for the memory, then levels of such translations, on the same memory."""
+        base = machine.base_page_size()
+        page = find_policy(name).page_size or base
+        if page > self.room:
+            raise ValueError(f"needs {format_size(page)} for one page, memory={format_size(self.room)}")
+        wanted = max(self._wanted(base), self._wanted(page))
+        with Region(min(wanted, self.room) // page * page, name, strict=self.strict) as region:
+            if page == base:
+                return self._measured(region, name, base)
+            found = effective.effective_page_size(region, seed=self.seed)
             if found.page_size is None:
-                return Part("data", name, None, sentence, NO_SIDE, reason=found.reason)
-            unit = found.page_size
-        claimed = _claimed(self.host.tlb, "data", unit)
-        wanted = self._wanted(claimed, unit)
-        size = min(wanted, self.room) // unit * unit
-        part = self._measured(name, unit, size, claimed)
-        missing = len(part.levels) < len(claimed) and wanted > self.room
-        reason = (
-            f"needs {format_size(wanted)} for all of it, memory={format_size(self.room)}" if missing else ""
-        )
-        return replace(part, effective=sentence, reason=reason)
+                return Part("data", name, None, str(found), NO_SIDE, reason=found.reason)
+            return replace(self._measured(region, name, found.page_size), effective=str(found))
 
-    def _wanted(self, claimed: dict[int, cpuid.TlbClaim], unit: int) -> int:
-        most = max((row.entries for row in claimed.values()), default=0)
+    def _claimed(self, unit: int) -> dict[int, cpuid.TlbClaim]:
+        return _claimed(self.host.tlb, "data", unit)
+
+    def _wanted(self, unit: int) -> int:
+        """Bytes that all levels for translations of a size take to show."""
+        most = max((row.entries for row in self._claimed(unit).values()), default=0)
         if unit > machine.base_page_size():
             return max(FEWEST_NODES, TIMES_REACH * most) * unit
         return max(LEAST_NODES, TIMES_CLAIMED * most) * unit
 
-    def _measured(self, name: str, unit: int, size: int, claimed: dict[int, cpuid.TlbClaim]) -> Part:
-        base, line = machine.base_page_size(), machine.cache_line_size()
-        with Region(size, name, strict=self.strict) as region, Region(size // unit * line) as beside:
-            region.check_backing()
-            with _far(self.warnings, wanted=unit == base) as far:
-                hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
-                side = inference.infer(hardware, self.seed, self.until(SIDE_SECONDS))
-                part = Part("data", name, unit, "", side, _claims(side, claimed))
-                if far is not None and side.levels and side.levels[0].entries.range:
-                    part = self._with_map(part, hardware, side.levels[0].entries.range[1])
-            region.check_backing()
+    def _measured(self, region: Region, name: str, unit: int) -> Part:
+        """Levels for translations of a size."""
+        claimed, line = self._claimed(unit), machine.cache_line_size()
+        wanted = self._wanted(unit)
+        nodes = min(wanted, region.mapped_bytes) // unit
+        region.check_backing()
+        with Region(nodes * line) as beside, _far(self.warnings, wanted=unit == region.base_page) as far:
+            hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
+            side = inference.infer(hardware, self.seed, self.until(SIDE_SECONDS))
+            part = Part("data", name, unit, "", side, _claims(side, claimed))
+            if far is not None and side.levels and side.levels[0].entries.range:
+                part = self._with_map(part, hardware, side.levels[0].entries.range[1])
+        region.check_backing()
+        if len(part.levels) < len(claimed) and wanted > self.room:
+            needs = f"needs {format_size(wanted)} for all of it, memory={format_size(self.room)}"
+            return replace(part, reason=needs)
         return part
 
     def _with_map(self, part: Part, hardware: Hardware, first: int) -> Part:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from . import machine
 from .faultparts import FaultParts
 from .faults import PageTimes, format_time
+from .hierarchy import format_reach
 from .measurement import Measurement, Translation, access_word, format_ns, recorded_host
 from .shootdowns import ShootdownTimes
 from .sweeps import COUNT_AXES, SIZE_AXES, axis_text
@@ -627,22 +628,28 @@ def anatomy(result: Anatomy, ax: Axes | None = None) -> Axes:
     _count_axis(ax, [n for part in drawn for n in part.side.nodes], "pages in use, one load a page")
     _cost_axis(ax, every)
     ax.set_ylabel("ns that translation adds to a load")
-    for part in drawn[:1]:
-        _level_marks(ax, part)
+    _level_marks(ax, [part for part in drawn if part.name == "data"] or drawn)
     ax.legend(frameon=False, loc="upper left")
     return _finish(ax, result.title)
 
 
-def _level_marks(ax: Axes, part: Part) -> None:
-    """A band for the entries of each level, with its reach in bytes; a dashed line where walks get dearer."""
-    for number, level in enumerate(part.levels, 1):
-        if level.entries.range is None:
-            continue
-        low, high = level.entries.range
+def _level_marks(ax: Axes, parts: Sequence[Part]) -> None:
+    """A band for the entries of each level, with its reach in bytes; a dashed line where walks get dearer.
+
+    Of the first part, and of another one where its translations are of another size.
+    """
+    of_size = {part.unit: part for part in reversed(parts)}
+    found: dict[tuple[int, tuple[int, int]], list[str]] = {}
+    for unit, part in sorted(of_size.items(), key=lambda item: item[0] or 0):
+        for number, level in enumerate(part.levels, 1):
+            if entries := level.entries.range:
+                reach = [format_reach(entries, unit)] if unit else []
+                found[number, entries] = found.get((number, entries), []) + reach
+    for (number, (low, high)), reaches in found.items():
         ax.axvspan(low, max(high, low * 1.01), color=COLOURS[1], alpha=BAND, linewidth=0)
         count = f"{low}" if low == high else f"{low}\N{EN DASH}{high}"
-        reach = f"\n{page_suffix(high * part.unit)}" if part.unit and low == high else ""
-        _mark(ax, low, f"L{number}: {count}{reach}", COLOURS[1])
+        _mark(ax, low, "\n".join([f"L{number}: {count}", *reaches]), COLOURS[1])
+    part = parts[0]
     for one in part.side.dearer[-1:]:
         ax.axvline(one.nodes[1], color=COLOURS[2], linestyle="--", linewidth=1)
         ax.annotate(
