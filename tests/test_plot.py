@@ -260,6 +260,13 @@ def test_measured_reach_takes_the_place_of_the_claimed(made, examples):
     figure = c.figure()
     texts = [text.get_text() for ax in figure.axes for text in ax.texts]
     assert [text for text in texts if text.startswith("L")] == ["L1, 4K", "L2, 4K", "L1, 2M"]
+    huge = dataclasses.replace(
+        examples["anatomy"].parts[0], pages="thp"
+    )  # of which the TLB holds small parts
+    parts = (examples["anatomy"].parts[0], huge)
+    split = dataclasses.replace(c, anatomy=dataclasses.replace(examples["anatomy"], parts=parts)).figure()
+    texts = [text.get_text() for ax in split.axes for text in ax.texts]
+    assert [text for text in texts if text.startswith("L")] == ["L1, 4K", "L2, 4K"]
     label = next(ax.get_xlabel() for ax in figure.axes if "reach" in ax.get_xlabel())
     assert "bands: TLB reach as measured" in label
     assert "dotted: TLB reach by page size, as CPUID claims it" in label

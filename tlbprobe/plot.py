@@ -463,12 +463,19 @@ def _translation(result: Curve, ax: Axes) -> Axes:
 
 
 def _measured_reach(result: Curve, ax: Axes) -> bool:
-    """A band where each TLB level ends by the anatomy, for each policy; whether there is any."""
+    """A band where each TLB level ends by the anatomy, once a size of translations; whether there is any.
+
+    Huge pages of which the TLB holds small parts end where base pages do.
+    """
     first, last = ax.get_xlim()
+    seen: set[int] = set()
     drawn = False
     for rows, style in _lines(result):
         part = _data_part(result, rows["pages"][0])
         unit = (part and part.unit) or 0
+        if unit in seen:
+            continue
+        seen.add(unit)
         for number, level in enumerate(part.levels if part else (), 1):
             low, high = (entries * unit for entries in level.entries.range or (0, 0))
             if first < low and high < last:
