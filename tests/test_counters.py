@@ -1285,3 +1285,19 @@ def test_single_accesses_are_not_counted(probe):
     assert measured.counters == {}
     with pytest.raises(ValueError, match="page-fault"):
         probe("64KiB", counters=["page-fault-s"])
+
+
+def test_events_by_name():
+    found = tp.events(names=["task-clock", "walks"])
+    assert [event.name for event in found] == ["task-clock", "walks"]
+    with pytest.raises(ValueError, match="near are walks"):
+        tp.events(names=["WALKSS"])
+
+
+def test_a_number_as_perf_writes_it_is_refused_for_the_same_reason():
+    """Where there is no PMU; what is no number is an error all the same."""
+    raw, written = tp.events(names=["r1008", "cpu/event=0x08,umask=0x10,cmask=1/"])
+    if raw.status == "refused":
+        assert (written.status, written.reason, written.command) == (raw.status, raw.reason, raw.command)
+    with pytest.raises(ValueError, match="zz"):
+        tp.events(names=["cpu/event=zz/"])

@@ -265,25 +265,73 @@ def test_pause():
     assert sampling.pause(1e-6, 0.01) == 0.01
 
 
-def test_samples_are_paced_by_what_they_cost(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock and a processor's time that are made, and go on only as they are told."""
+
+    class Clock:
+        now = spent = 0.0
+
+        def works(self, seconds):
+            self.now += seconds
+            self.spent += seconds
+
+        def waits(self, seconds):
+            self.now += max(seconds, 1e-9)  # a real one goes on, however short the wait
+
+    clock = Clock()
+    monkeypatch.setattr(sampling, "now_ns", lambda: int(clock.now * 1e9))
+    monkeypatch.setattr(sampling, "spent", lambda: clock.spent)
+    return clock
+
+
+def test_samples_are_paced_by_what_they_cost(clock, monkeypatch):
     """However dear they are: a second costs 10 ms, and what one costs more than was expected of it."""
 
     def slow(pid, root="/"):
-        time.sleep(0.002)
+        clock.works(0.002)
+        clock.now += 0.5  # and waits for a processor, which costs the program nothing
         return processes.Memory(1, 1, 0, 0)
 
     def over(seconds):
-        time.sleep(seconds)
-        return len(sampler.samples) == 4
+        clock.waits(seconds)
+        return len(sampler.samples) == 20
 
     monkeypatch.setattr(sampling, "read_memory", slow)
-    sampler = sampling.Sampler(os.getpid(), interval=0.001, touched=False)
-    begin = time.monotonic()
+    sampler = sampling.Sampler(os.getpid(), interval=0.001, touched=False, began_ns=0)
     sampler.until(over)
-    assert len(sampler.samples) == 4
-    assert sampler.costs >= 4 * 0.002
+    assert sampler.costs == pytest.approx(20 * 0.002)
     assert (np.diff([one.seconds for one in sampler.samples]) >= 99 * 0.002).all()
-    assert time.monotonic() - begin >= 99 * sampler.costs - 0.2
+    assert 99 * 0.002 * 19 <= clock.now < 1.2 * (100 * 0.002 + 0.5) * 20, "nor far less often"
+
+
+def test_what_the_processes_use_is_seen_seldom_enough(clock, monkeypatch):
+    """Between samples, and with as many processes as there may be."""
+    usage = {os.getpid(): processes.Usage(1, False, 0, 0, 0.0, 0.0)}
+
+    def look(self):
+        clock.works(0.001)
+        return usage
+
+    def over(seconds):
+        clock.waits(seconds)
+        return clock.now > 100
+
+    monkeypatch.setattr(processes.Tree, "usage", look)
+    sampler = sampling.Sampler(os.getpid(), interval=1000, touched=False, began_ns=0)
+    sampler.until(over)
+    assert not sampler.samples
+    assert sampler.sights > 100
+    assert sampler.costs <= 1.01 * sampling.SEE_SHARE * clock.now + 0.001
+
+
+def test_every_process_is_foreseen(clock, monkeypatch):
+    """Not only the first one: each has memory, and costs something by itself."""
+    sampler = sampling.Sampler(os.getpid(), interval=0.001, touched=False, began_ns=0)
+    monkeypatch.setattr(sampling, "read_resident", lambda pid, root: 1000 * BASE)
+    alone = sampler.too_early()
+    sampler.usage = dict.fromkeys(range(1, 51), processes.Usage(1, False, 0, 0, 0.0, 0.0))
+    assert sampler.too_early() == pytest.approx(50 * alone)
 
 
 def test_a_sample_that_would_be_too_dear_is_not_taken(other):
@@ -395,33 +443,29 @@ def test_a_look_that_would_be_too_dear_is_not_taken(monkeypatch):
     run = tp.stat(script("import time; time.sleep(0.3)"), counters=())
     assert "would have cost more" in run.refused["touched"]
     assert run.looks == 0
+    assert "over before it could be looked at" in tp.stat(["true"], counters=()).refused["touched"]
 
 
-def test_looks_keep_to_their_share(monkeypatch):
-    """All that they cost, with what the program pays for them, and the samples, by a clock that is made."""
-    clock = [0.0]
-
-    def passes(seconds):
-        clock[0] += seconds
+def test_looks_keep_to_their_share(clock, monkeypatch):
+    """All that they cost, with what the program pays for them, and the samples between them."""
 
     def read(pid, root="/"):
-        passes(0.003)
+        clock.works(0.003)
         return processes.Memory(resident=64 * MIB, referenced=16 * MIB)
 
-    monkeypatch.setattr(sampling, "now_ns", lambda: int(clock[0] * 1e9))
-    monkeypatch.setattr(sampling, "forget_accesses", lambda pid, root: passes(0.002))
+    monkeypatch.setattr(sampling, "forget_accesses", lambda pid, root: clock.works(0.002))
     monkeypatch.setattr(sampling, "read_memory", read)
     monkeypatch.setattr(sampling, "read_resident", lambda pid, root: 64 * MIB)
     sampler = sampling.Sampler(os.getpid(), interval=0.001, touched=True, began_ns=0)
 
     def over(seconds):
-        assert sampler.costs <= 0.0101 * clock[0] or not seconds
-        passes(seconds)
-        return clock[0] > 100
+        assert sampler.costs <= 0.0101 * clock.now
+        clock.waits(seconds)
+        return clock.now > 100
 
     sampler.until(over)
     assert sampler.looks >= 10
-    assert sampler.costs >= 0.5 * 0.01 * clock[0], "nor far below it"
+    assert sampler.costs >= 0.5 * 0.01 * clock.now, "nor far below it"
     marking = sampling.MARKING * 16 * MIB / BASE
     assert sampler.costs == pytest.approx(0.003 * len(sampler.samples) + (0.002 + marking) * sampler.looks)
 
@@ -541,14 +585,123 @@ def test_a_program_that_runs_already(other):
 
 
 def test_a_program_that_ends_while_it_is_watched(other):
+    """Nobody has asked for its status yet, so that all that it used is known."""
     child = other(script(BUSY.format(seconds=0.5)))
     child.stdout.readline()
+    name = Path(f"/proc/{child.pid}/comm").read_text().strip()
     start = time.monotonic()
     run = tp.stat(pid=child.pid, counters=())
     assert time.monotonic() - start < 5
-    assert run.switches == {"voluntary": None, "involuntary": None}
-    assert "unknown voluntary" in str(run)
+    assert run.program == name
     assert run.seconds.size
+    assert 0.05 < run.user + run.system <= run.wall + 0.05
+    assert run.verdict.claim != "not bound by translation" or "computes for" not in str(run)
+
+
+ENDS = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", sys.argv[1]], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+import time
+time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("interval", [0.01, 20])
+def test_a_program_that_vanishes_while_it_is_watched(other, interval):
+    """Its parent asks for its status at once: what was seen last is known, for the time until then."""
+    parent = other([*script(ENDS), BUSY.format(seconds=1.0)])
+    pid = int(parent.stdout.readline())
+    run = tp.stat(pid=pid, counters=(), interval=interval)
+    assert run.program == Path(sys.executable).resolve().name[:15]
+    if run.user is not None:
+        assert run.user + run.system <= run.wall + 3 * processes.tick()
+    assert ("unknown voluntary" in str(run)) == (run.switches["voluntary"] is None)
+    assert "computes for" not in str(run)
+
+
+def test_a_while_too_short_for_the_clock_of_the_kernel(other):
+    """Of a busy program a tick or none is counted: that is not waiting."""
+    child = other(script(BUSY.format(seconds=20)))
+    child.stdout.readline()
+    for seconds in (1e-9, 0.005, 0.02):
+        run = tp.stat(pid=child.pid, seconds=seconds, counters=())
+        assert "computes for" not in str(run)
+        assert run.uncounted >= 2 * processes.tick()
+
+
+def test_a_program_that_is_stopped_does_not_wait(other):
+    child = other(script(BUSY.format(seconds=20)))
+    child.stdout.readline()
+    child.send_signal(signal.SIGSTOP)
+    run = tp.stat(pid=child.pid, seconds=0.5, counters=())
+    assert run.sampling["stopped"] > 0.5
+    assert "computes for" not in str(run)
+    assert any("it was stopped" in text for text in run.warnings)
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+def work():
+    memory = bytearray(32 << 20)
+    for _ in range(60):
+        memory[:] = bytes(len(memory))
+        time.sleep(0.03)
+threading.Thread(target=work).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_program_whose_first_thread_has_ended(other):
+    """It runs on, and its memory is told by another thread."""
+    run = tp.stat([sys.executable, "-c", FIRST_THREAD_ENDS], counters=())
+    assert run.resident.max() >= 32 * MIB
+    child = other([sys.executable, "-c", FIRST_THREAD_ENDS])
+    child.stdout.readline()
+    time.sleep(0.3)
+    watched = tp.stat(pid=child.pid, seconds=0.5, counters=())
+    assert watched.peak >= 32 * MIB
+
+
+IGNORES_ITS_CHILDREN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-I", "-S", "-c", sys.argv[1]], stdout=subprocess.DEVNULL)
+child.wait()
+"""
+LEAVES_ITS_CHILDREN = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-I", "-S", "-c", sys.argv[1]], stdout=subprocess.DEVNULL)
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("parent", "words"), [(IGNORES_ITS_CHILDREN, "nobody waited"), (LEAVES_ITS_CHILDREN, "still run")]
+)
+def test_times_that_lack_a_child_prove_no_waiting(parent, words):
+    """The child computes all the time, and the parent waits; of its memory a sample knows no more."""
+    run = tp.stat([*script(parent), BUSY.format(seconds=1.5)], **QUIET)
+    assert run.uncounted is None
+    assert any(words in text for text in run.warnings)
+    assert "computes for" not in str(run)
+    assert run.sampling["processes"] == 2
+    assert "at least" in dict(run.rows())["peak memory"]
+    assert "all of its memory" not in str(run)
+
+
+def test_who_watches_is_no_child_of_what_is_watched(run_python):
+    """A shell that starts us, say."""
+    most = run_python("""
+        import subprocess
+        run = f"tp.stat(pid={os.getpid()}, seconds=0.3, counters=())"
+        words = [sys.executable, "-c", f"import tlbprobe as tp; print({run}.processes.max())"]
+        answer(int(subprocess.run(words, capture_output=True, text=True).stdout))
+        """)
+    assert most == 1
 
 
 def test_without_pidfd_too(other, monkeypatch):
@@ -902,12 +1055,24 @@ def test_ctrl_c_ends_watching_without_an_error(run_python):
     assert 0.3 < wall < 10
 
 
-def test_one_that_ignores_ctrl_c_is_ended(started):
-    text = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {SLEEP}"
-    status, _, said, seconds = started("stat", "--no-touched", "--", *PYTHON, text).told(signal.SIGINT)
-    assert status == 128 + signal.SIGTERM
-    assert "it was interrupted" in said
-    assert launching.PATIENCE_AFTER_CTRL_C <= seconds < 30
+def test_ctrl_c_is_the_program_s_alone(started):
+    """It may go on, and is watched on: as without us."""
+    text = """
+        import signal, time
+        heard = []
+        signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+        print("there", flush=True)
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            pass
+        raise SystemExit(40 + len(heard))
+        """
+    program = started("stat", "--no-touched", "--json", "--", *script(text))
+    program.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    status, _, said, _ = program.told(signal.SIGINT)
+    assert status == 42
+    assert json.loads(said)["wall_seconds"] >= 1.5
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
@@ -956,6 +1121,8 @@ def test_against_an_earlier_run(tmp_path, made):
     assert run.against["program"] == before.program
     assert run.summary()["against"] == before.figures
     assert "wall time, against" in str(run)
+    assert "times the 1 s of app" in str(run)
+    assert "of another program, app" in str(run)
     now = made.program_run(counters={"cycles": 4e9, "instructions": 5.96e9, "walks": 27.8e6}, wall=1.0)
     judged = dataclasses.replace(now, against=before.figures)
     assert judged.verdict.claim == "bound by translation"
@@ -989,6 +1156,16 @@ def command(capfd):
         return status, *capfd.readouterr()
 
     return call
+
+
+def test_an_interpreter_that_is_missing_is_named(command, tmp_path):
+    script = tmp_path / "script"
+    script.write_text("#!/nonexistent/interpreter\n")
+    script.chmod(0o755)
+    status, _, err = command("stat", "--", script)
+    assert status == 127
+    assert "the interpreter of its '#!' line" in err
+    assert "'#!' line" not in command("stat", "--", tmp_path / "none")[2]
 
 
 def test_report_on_stderr_and_output_on_stdout(command):
@@ -1190,8 +1367,8 @@ def test_switches_of_all_threads(tmp_path):
     later = processes.read_switches(7, root)
     assert program.switched_between(before, later) == {"voluntary": 3, "involuntary": 1}
     (root / "proc/7/task/8/status").unlink()
-    for known in (processes.read_switches(7, root), None):
-        assert program.switched_between(before, known) == {"voluntary": None, "involuntary": None}
+    later = processes.read_switches(7, root)
+    assert program.switched_between(before, later) == {"voluntary": None, "involuntary": None}
 
 
 def test_what_vanished_is_not_known():

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import mmap
 import os
 import pty
 import re
@@ -513,6 +514,33 @@ def test_by_default_those_on_offer():
     }
 
 
+BOTH = ["base", "default"]  # which there are on every machine
+
+
+@needs_thp
+@pytest.mark.parametrize("size", [100, 64 * KIB, PMD or 0])
+def test_an_array_smaller_than_a_huge_page_is_on_one_all_the_same(size):
+    names = ["base", "thp"]
+    trial = tp.whatif(lambda array: None, size=size, dtype="u1", variants=names, rounds=6, progress=False)
+    assert trial.pairs["thp"].differs
+    assert "no variant had more huge pages" not in str(trial)
+    with pytest.raises(ValueError, match="compares two"):
+        tp.whatif(lambda array: None, size=size, dtype="u1", variants=names[:1], progress=False)
+
+
+def test_faults_are_of_one_call():
+    """However often it is called in a round."""
+
+    def function(array):
+        memory = mmap.mmap(-1, 256 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        memory[:: mmap.PAGESIZE] = bytes(256)
+
+    trial = tp.whatif(function, size="64KiB", variants=BOTH, rounds=3, progress=False)
+    assert trial.params["calls"] > 1
+    assert 256 <= trial.median("minor", "base") < 300
+
+
 @needs_thp
 def test_huge_pages_are_proved():
     trial = tp.whatif(
@@ -538,7 +566,7 @@ def test_prepare_comes_before_each_call_and_is_not_timed():
         array[:] = 2
 
     trial = tp.whatif(
-        function, size="64KiB", variants=["base"], prepare=prepare, rounds=3, dtype="int32", progress=False
+        function, size="64KiB", variants=BOTH, prepare=prepare, rounds=3, dtype="int32", progress=False
     )
     assert calls == ["prepare", "call"] * (len(calls) // 2)
     assert trial.params["calls"] == 1
@@ -568,7 +596,7 @@ def test_setup_comes_once():
 
 
 def test_a_short_function_is_called_often():
-    trial = tp.whatif(lambda array: None, size="64KiB", variants=["base"], rounds=2, progress=False)
+    trial = tp.whatif(lambda array: None, size="64KiB", variants=BOTH, rounds=2, progress=False)
     assert trial.params["calls"] > 1000
     assert 0 < trial.wall.max() < 1e-3
 
@@ -578,7 +606,7 @@ def test_what_a_function_raises_comes_through():
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
-        tp.whatif(function, size="64KiB", variants=["base"], progress=False)
+        tp.whatif(function, size="64KiB", variants=BOTH, progress=False)
 
 
 def test_a_view_that_is_kept_outlives_the_trial():
@@ -586,7 +614,7 @@ def test_a_view_that_is_kept_outlives_the_trial():
     tp.whatif(
         kept.append,
         size="64KiB",
-        variants=["base"],
+        variants=BOTH,
         rounds=1,
         prepare=lambda array: array.fill(7),
         progress=False,
@@ -599,11 +627,11 @@ def test_progress(capsys):
     tp.whatif(
         lambda array: None,
         size="64KiB",
-        variants=["base"],
+        variants=BOTH,
         rounds=3,
         progress=lambda *both: done.append(both),
     )
-    assert done == [(1, 3), (2, 3), (3, 3)]
+    assert done == [(k, 6) for k in range(1, 7)]
 
 
 WRONG = [
@@ -677,3 +705,49 @@ def test_pictures(examples, made, kind):
         figure = Figure(layout="constrained")
         result.plot(figure.add_subplot())
         figure.canvas.draw()
+
+
+# --- what outlives a run, and what comes in --------------------------------------------------------------
+
+
+OUTLIVED = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(" + sys.argv[1] + ")"])
+import time
+time.sleep(0.2)
+"""
+
+
+def test_a_run_waits_for_what_outlives_the_last_one(monkeypatch):
+    words = [sys.executable, "-I", "-S", "-c", OUTLIVED]
+    options = {"variants": ["refused"], "rounds": 1, "stdin": os.devnull, "progress": False}
+    trial = tp.whatif([*words, "0.5"], **options)
+    assert any("outlived it" in text for text in trial.warnings)
+    monkeypatch.setattr(variants, "PATIENCE", 0.3)
+    with pytest.raises(RuntimeError, match=r"1 of the processes that .* still run"):
+        tp.whatif([*words, "3"], **options)
+
+
+def test_a_pipe_is_announced_and_has_a_limit(monkeypatch):
+    told = []
+    monkeypatch.setattr(variants, "SPOOL_MOST", 1 << 20)
+    reader, writer = os.pipe()
+    feeding = subprocess.Popen(["yes"], stdout=writer)
+    os.close(writer)
+    try:
+        with pytest.raises(RuntimeError, match="a pipe of more than 1 MiB: put it into a file"):
+            variants.try_command(["true"], None, 1, 0, f"/dev/fd/{reader}", False, tell=told.append)
+    finally:
+        os.close(reader)
+        feeding.wait()
+    assert [text.partition(":")[0] for text in told[1:]] == ["standard input is a pipe"]
+
+
+def test_a_folder_is_no_input():
+    with pytest.raises(IsADirectoryError, match="folder: '/tmp'"):
+        tp.whatif(["true"], stdin="/tmp", progress=False)
+
+
+def test_the_reference_alone_is_no_trial():
+    with pytest.raises(ValueError, match="name one of 'refused'"):
+        tp.whatif(["true"], variants=["as it is"], stdin=os.devnull)

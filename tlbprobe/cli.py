@@ -46,7 +46,7 @@ from .program import ProgramRun, Watched
 from .shootdowns import ShootdownTimes
 from .sweeps import Point, Refusal, Sweep, Table
 from .trials import Trial
-from .units import approximate_size, format_seconds, format_size, parse_size, printable
+from .units import approximate_size, format_average, format_seconds, format_size, parse_size, printable
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 TABLE_WIDTH = 118  # where the output is no terminal
@@ -101,7 +101,8 @@ HELPS = {
     "pages": "page policy: base, default, thp, thp-64K (any such size), collapse, hugetlb, hugetlb-1G (any "
     "such size); a wrong one lists those of this kernel (default: base)",
     "strict": "refuse pages other than asked, instead of a warning",
-    "counters": "performance counters to read per access: names as 'tlbprobe events' lists them, numbers "
+    "anatomy": "file of 'tlbprobe anatomy --out FILE' on this machine, whose levels the picture shows",
+    "counters": "performance counters: names as 'tlbprobe events' lists them, numbers "
     "such as r1008 or cpu/event=0x08,umask=0x10/, or tlb for a set; the result says why one is missing",
 }
 NO_YES = {False: "no", True: "yes"}
@@ -663,7 +664,7 @@ def _variant_cells(trial: Trial, name: str) -> dict[str, str]:
     return {
         "variant": name,
         **cells,
-        "faults": f"{trial.median('minor', name) or 0:,.0f}",
+        "faults": format_average(trial.median("minor", name)),
         "peak": "unknown" if peak is None else approximate_size(peak),
         **(pages or {"on huge pages": trial.huge_words(name)}),
         **ratios,
@@ -790,7 +791,7 @@ def _run_stat(options: argparse.Namespace) -> int:
     if not words and options.pid is None:
         raise ValueError("no COMMAND to run, and no --pid")
     try:
-        run = program.watch(words, Watched(*asked), forward=FORWARDED, ctrl_c_ends=True)
+        run = program.watch(words, Watched(*asked), forward=FORWARDED, ctrl_c_passes=True)
     except OSError as error:
         return _could_not_run(error, words)
     _report(run, options)
@@ -868,10 +869,12 @@ def _add_events(commands: Any) -> None:
     about = "CPU whose events are meant, where there are several kinds (default: the current one)"
     parser.add_argument("--cpu", type=int, metavar="N", help=about)
     parser.add_argument("--json", action="store_true", help="print every event as JSON")
+    about = "events in question, as --counters takes them (default: all that there are)"
+    parser.add_argument("names", metavar="NAME", nargs="*", help=about)
 
 
 def _run_events(options: argparse.Namespace) -> int:
-    found = counters.events(options.cpu)
+    found = counters.events(options.cpu, options.names)
     if not options.json:
         print(counters.whose_events(options.cpu))
     _print_either(options.json, found, _print_events)
@@ -885,9 +888,11 @@ def _print_events(found: Sequence[counters.CounterEvent]) -> None:
     for (status, reason, command), names in _why_not(found).items():
         remedy = f"\n    to allow it: {command}" if command else ""
         print(f"{status}: {', '.join(names)}: {reason}{remedy}")
-    print(MORE_EVENTS)
+    if len(found) > MANY_EVENTS:
+        print(MORE_EVENTS)
 
 
+MANY_EVENTS = 12  # more than somebody asks for by name
 MORE_EVENTS = (
     "Also taken: numbers (r1008, cpu/event=0x08,umask=0x10,cmask=1/), names that the kernel announces in "
     "/sys/bus/event_source/devices, perf's other cache events, and names of libpfm4 where it is installed. "

@@ -605,7 +605,7 @@ class CounterEvent:
         return f"{self.name}: {self.status}: {self.reason or self.meaning}{remedy}"
 
 
-def events(cpu: int | None = None) -> list[CounterEvent]:
+def events(cpu: int | None = None, names: Sequence[str] = ()) -> list[CounterEvent]:
     """Events that ``counters=`` takes by name, what they count here, and which do not and why.
 
     Opens each, and tries those of the hardware on a chase whose misses are known: a tenth of a second.
@@ -614,6 +614,8 @@ def events(cpu: int | None = None) -> list[CounterEvent]:
     ----------
     cpu : int, optional
         CPU whose events are meant, where there are several kinds of core; the current one by default.
+    names : sequence of str, optional
+        Those alone, as ``counters=`` takes them; all that there are, by default.
 
     Returns
     -------
@@ -629,7 +631,7 @@ def events(cpu: int | None = None) -> list[CounterEvent]:
     timing.check_cpu(cpu)
     with timing.pinned(cpu) as number:
         on = processor("/", number)
-        wanted = _everything(on)
+        wanted = [find(name, on) for name in expand(names, on)] if names else _everything(on)
         found = allowed(wanted)
         verdicts = prove(found.events, found.user_only, on)
     return [_event_here(event, found.absent.get(event.name), verdicts.get(event.name)) for event in wanted]

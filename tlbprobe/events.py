@@ -766,6 +766,11 @@ def _written(name: str, parts: Sequence[str], on: Processor) -> Event | Absent:
     if modifiers or not terms or not pmus.NAME.fullmatch(unit):
         raise ValueError(f"counters: {name!r} must be PMU/TERM=NUMBER,.../ without modifiers behind it")
     pmu = on.pmu if unit == "cpu" and on.pmu else pmus.find_pmu(unit, on.root)
+    if (
+        pmu is None and unit == "cpu"
+    ):  # as a number would be, it is refused with the reason that there is none
+        Pmu.check_numbers(terms)
+        return Event(name, "as it is written", on.raw_type, 0, encoding=name)
     if pmu is None:
         here = ", ".join(pmus.pmu_names(on.root)) or "none"
         return Absent(name, f"there is no PMU {unit!r} here; there are: {here}")

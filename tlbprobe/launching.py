@@ -182,20 +182,23 @@ class Launched:
 
     def end(self, *, interrupted: bool = False) -> None:
         """Ask it to end, and wait; kill it if that does not help. After Ctrl-C it may take its time."""
-        steps: list[tuple[int | None, float]] = [(signal.SIGTERM, PATIENCE)]
-        if interrupted:
-            told = None if _told_by_terminal() else signal.SIGINT
-            steps.insert(0, (told, PATIENCE_AFTER_CTRL_C))
         try:
-            for number, seconds in steps:
-                if number is not None:
-                    self.send(number)
-                if self.wait(seconds):
+            if interrupted:
+                self.interrupt()
+                if self.wait(PATIENCE_AFTER_CTRL_C):
                     return
+            self.send(signal.SIGTERM)
+            if self.wait(PATIENCE):
+                return
         finally:  # after another Ctrl-C, too
             if not self.wait(0):
                 self.send(signal.SIGKILL)
                 self.wait()
+
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on, unless the terminal has told it already: a second one might be too much."""
+        if not _told_by_terminal():
+            self.send(signal.SIGINT)
 
     def finish(self) -> Ended:
         """Wait for its end, reap it, and say what it used; raise what kept it from beginning."""
@@ -240,6 +243,10 @@ class Launched:
         error = OSError(number, os.strerror(number), name)
         if number == errno.ENOEXEC:
             error.add_note("no program of this machine, and without a '#!' line: no shell is started to try")
+        if number == errno.ENOENT and any(map(os.path.exists, paths_of(self.argv[0], os.environ))):
+            error.add_note(
+                "it is there, but what runs it is not: the interpreter of its '#!' line, or its loader"
+            )
         return error
 
     def _trace(self) -> None:

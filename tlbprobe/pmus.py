@@ -73,6 +73,14 @@ class Pmu:
             code[field] |= bits
         return Code(**code)
 
+    @staticmethod
+    def check_numbers(text: str) -> None:
+        """Check the numbers in what `encode` takes, where there is no PMU that knows its terms."""
+        for term in text.split(","):
+            name, given, value = term.strip().partition("=")
+            if given:
+                _number(name, value)
+
     def _term(self, name: str, given: str, value: str) -> tuple[str, int]:
         """Field and bits of one term."""
         if not given and (raw := RAW.fullmatch(name)):
@@ -115,8 +123,9 @@ def near(name: str, known: Sequence[str]) -> str:
     """Say which names are like one; empty if none is."""
     import difflib  # for errors alone
 
-    found = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f": near are {', '.join(found)}" if found else ""
+    written = {one.lower(): one for one in known}
+    found = difflib.get_close_matches(name.lower(), list(written), n=3, cutoff=0.5)
+    return f": near are {', '.join(written[one] for one in found)}" if found else ""
 
 
 def find_pmu(name: str, root: Root = "/") -> Pmu | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import operator
 import time
 from collections.abc import Iterator, Sequence
@@ -78,7 +79,8 @@ def check_number(name: str, value: float, limit: float, meaning: str) -> float:
         raise TypeError(f"{name}={value!r} must be a number: {meaning}")
     number = float(value) if isinstance(value, np.generic) else value  # float16 ends below the limits
     if not 0 < number < limit:
-        raise ValueError(f"{name}={_shown(value)} must lie between 0 and {limit:g}: {meaning}")
+        limits = "finite" if math.isinf(limit) else f"below {limit:g}"
+        raise ValueError(f"{name}={_shown(value)} must be above 0 and {limits}: {meaning}")
     return float(number)
 
 

@@ -49,7 +49,7 @@ class Memory:
 def read_memory(pid: int, root: Root = "/") -> Memory | None:
     """Read what a process has in memory; a PermissionError if that is nobody's business."""
     try:
-        text = machine.load_text(root, f"proc/{pid}/smaps_rollup")
+        text = machine.load_text(root, f"{_with_memory(pid, root)}/smaps_rollup")
     except GONE:
         return None
     fields = machine.parse_fields(text)
@@ -64,15 +64,29 @@ def read_memory(pid: int, root: Root = "/") -> Memory | None:
     )
 
 
-def read_resident(pid: int, root: Root = "/") -> int:
-    """Bytes in memory, roughly and at no cost to speak of; 0 for one that has ended."""
-    fields = (machine.read_text(root, f"proc/{pid}/statm") or "").split()
-    return int(fields[1]) * machine.base_page_size() if len(fields) > 1 else 0
-
-
 def read_peak(pid: int, root: Root = "/") -> int:
     """Most bytes that were ever resident in a process, without hugetlb pages; 0 where nothing tells."""
-    return machine.parse_fields(machine.read_text(root, f"proc/{pid}/status")).get("VmHWM", 0)
+    text = machine.read_text(root, f"{_with_memory(pid, root)}/status")
+    return machine.parse_fields(text).get("VmHWM", 0)
+
+
+def read_resident(pid: int, root: Root = "/") -> int:
+    """Bytes in memory, roughly and at no cost to speak of; 0 for one that has ended."""
+    return _resident(_with_memory(pid, root), root)
+
+
+def _with_memory(pid: int, root: Root) -> str:
+    """Folder that tells of a process's memory: a thread's, if the first one has ended before the others."""
+    first = f"proc/{pid}"
+    if _resident(first, root):
+        return first
+    others = (f"{first}/task/{one}" for one in machine.list_names(root, f"{first}/task") if one != str(pid))
+    return next((folder for folder in others if _resident(folder, root)), first)
+
+
+def _resident(folder: str, root: Root) -> int:
+    fields = (machine.read_text(root, f"{folder}/statm") or "").split()
+    return int(fields[1]) * machine.base_page_size() if len(fields) > 1 else 0
 
 
 @dataclass(frozen=True)
@@ -80,11 +94,17 @@ class Usage:
     """What a process used since it began, with those of its children that it has waited for."""
 
     started: int  # ticks after boot: tells it from a later process of the same number
-    over: bool  # whether it has ended and only waits for its parent
+    over: bool  # whether it has ended, with all its threads, and only waits for its parent
     minor: int  # page faults
     major: int
     user: float  # seconds, in steps of a tick
     system: float
+    stopped: bool = False  # by a signal or a debugger
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processors."""
+        return self.user + self.system
 
 
 def read_usage(pid: int, root: Root = "/") -> Usage | None:
@@ -94,11 +114,15 @@ def read_usage(pid: int, root: Root = "/") -> Usage | None:
     if len(fields) < 20:
         return None
     minor, of_children, major, of_children_too, *times = map(int, fields[7:15])
-    user, system = (
-        (own + reaped) / os.sysconf("SC_CLK_TCK") for own, reaped in zip(times[:2], times[2:], strict=True)
-    )
-    over = fields[0] in ("Z", "X", "x")
-    return Usage(int(fields[19]), over, minor + of_children, major + of_children_too, user, system)
+    user, system = ((own + reaped) * tick() for own, reaped in zip(times[:2], times[2:], strict=True))
+    over = fields[0] in ("Z", "X", "x") and int(fields[17]) <= 1
+    stopped = fields[0] in ("T", "t")
+    return Usage(int(fields[19]), over, minor + of_children, major + of_children_too, user, system, stopped)
+
+
+def tick() -> float:
+    """Seconds that the kernel counts times of processes in."""
+    return 1 / os.sysconf("SC_CLK_TCK")
 
 
 Switches = tuple[int, int]  # voluntary and involuntary context switches
@@ -122,14 +146,15 @@ def read_name(pid: int, root: Root = "/") -> str:
 def forget_accesses(pid: int, root: Root = "/") -> None:
     """Let `Memory.referenced` start from nothing; gone is gone."""
     with suppress(*GONE):
-        Path(root, f"proc/{pid}/clear_refs").write_bytes(b"1")
+        Path(root, f"{_with_memory(pid, root)}/clear_refs").write_bytes(b"1")
 
 
 class Tree:
     """A process and its descendants.
 
     One that was seen is remembered for as long as it lives, so that a daemon is followed although its parent
-    has ended. One whose parent ended before anybody looked cannot be found.
+    has ended. One whose parent ended before anybody looked cannot be found. We are none of them, although we
+    may have been started by the process.
     """
 
     def __init__(self, pid: int, root: Root = "/") -> None:
@@ -145,7 +170,8 @@ class Tree:
         waiting = [self.pid, *self._known]
         while waiting:
             pid = waiting.pop()
-            usage = None if pid in found else read_usage(pid, self.root)
+            ours = pid == os.getpid() != self.pid
+            usage = None if ours or pid in found else read_usage(pid, self.root)
             if usage is None or self._known.setdefault(pid, usage.started) != usage.started:
                 continue  # seen, or ended: another one has its number
             found[pid] = usage

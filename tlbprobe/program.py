@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from .counting import PROGRAM_COUNTERS, Counted, counting
 from .launching import Ended, Launched, Word, checked_argv, now_ns
 from .measurement import Get, Put, StrPath, frozen, load, package_version, recorded_host
 from .points import check_number
-from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage
+from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage, tick
 from .sampling import LOOK_SECONDS, SAMPLED, Sampler
 from .sweeps import Table, tabulate
 from .units import approximate_size, format_seconds, printable
@@ -55,7 +55,7 @@ class ProgramRun(Table):
         ``minor`` and ``major`` page faults, ``voluntary`` and ``involuntary`` context switches; ``None``: not
         known.
     peak : int or None
-        Most bytes that it had in memory at once, as far as that was seen.
+        Most bytes that it had in memory at once, as far as that was seen: of several processes at least that.
     seconds, processes : ndarray, shape (samples,)
         When each sample was taken, and how many processes it is of: the program and its descendants.
     resident, proportional, huge : ndarray of int64, shape (samples,)
@@ -63,7 +63,11 @@ class ProgramRun(Table):
     touched : ndarray of float64, shape (samples,)
         Bytes touched in the 20 ms before the sample; NaN where nobody looked.
     sampling : dict
-        ``seconds`` that all samples took, and the ``interval`` between them, at least.
+        ``seconds`` of a processor that all samples took, the ``interval`` between them, at least, the most
+        ``processes`` that were seen at once, and the share of looks that found it ``stopped``.
+    uncounted : float or None
+        Seconds of processors that `user` and `system` may lack: times of a program that ran already are in
+        clock ticks; ``None``: unknown, since processes ended that nobody waited for, or still run.
     counters : dict of str to float
         Hardware counters by name.
     refused : dict of str to str
@@ -103,6 +107,7 @@ class ProgramRun(Table):
     counters: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     against: dict[str, Any] | None = None
+    uncounted: float | None = 0.0
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -159,6 +164,9 @@ class ProgramRun(Table):
             "system_seconds": self.system,
             **self.faults,
             **self.switches,
+            "uncounted_seconds": self.uncounted,
+            "stopped": self.sampling.get("stopped", 0.0),
+            "processes": self.sampling.get("processes"),
             "peak_bytes": self.peak,
             "huge_share": self.huge_share,
             "touched_bytes": self.touched_bytes,
@@ -213,7 +221,7 @@ class ProgramRun(Table):
         )
         yield "page faults", _listed(self.faults)
         yield "context switches", _listed(self.switches)
-        yield "peak memory", "not known" if self.peak is None else approximate_size(self.peak)
+        yield "peak memory", self._peak_text()
         yield from self._memory_rows()
         for name, value in self.counters.items():
             yield name, f"{value:,.0f}"
@@ -226,6 +234,16 @@ class ProgramRun(Table):
         for warning in self.warnings:
             yield "warning", warning
 
+    def _peak_text(self) -> str:
+        if self.peak is None:
+            return "not known"
+        many = self.sampling.get("processes", 1) > 1
+        return (
+            f"at least {approximate_size(self.peak)}: samples of all its processes"
+            if many
+            else approximate_size(self.peak)
+        )
+
     def _memory_rows(self) -> Iterator[tuple[str, str]]:
         if self.huge_share is None:
             return
@@ -234,8 +252,8 @@ class ProgramRun(Table):
         if self.touched_bytes is not None:
             looks = f"in {format_seconds(LOOK_SECONDS)}, median of {self.looks} look{'s' * (self.looks > 1)}"
             yield "touched", f"{approximate_size(self.touched_bytes)} {looks}"
-        if self.processes.max() > 1:
-            yield "processes", f"{self.processes.max()} at once"
+        if self.sampling.get("processes", 1) > 1:
+            yield "processes", f"{self.sampling['processes']:.0f} at once"
         taken = self.sampling["seconds"]
         share = f" ({taken / self.wall:.2%} of the time)" if self.wall else ""
         yield "samples", f"{self.seconds.size}, which took {format_seconds(taken)}{share}"
@@ -243,11 +261,14 @@ class ProgramRun(Table):
     def _against_rows(self) -> Iterator[tuple[str, str]]:
         if self.against is None:
             return
-        for name, text in COMPARED.items():
+        other = printable(str(self.against.get("program")))
+        for name, (text, written) in COMPARED.items():
             now, before = self.figures.get(name), self.against.get(name)
             if now is not None and before:
-                yield f"{text}, against", f"{now / before:.3f} times the other run's"
+                yield f"{text}, against", f"{now / before:.3f} times the {written(before)} of {other}"
         yield "against", "one run each: whatever differs by little says nothing"
+        if other != self.program:
+            yield "against", f"the other run is of another program, {other}"
 
     def summary(self) -> dict[str, Any]:
         """Every figure as a plain value, without the samples."""
@@ -284,11 +305,11 @@ class ProgramRun(Table):
 
 
 ARRAYS = SAMPLED  # fields that are saved as arrays
-COMPARED = {
-    "wall_seconds": "wall time",
-    "cpu_seconds": "CPU time",
-    "minor": "page faults",
-    "peak_bytes": "peak",
+COMPARED: dict[str, tuple[str, Callable[[float], str]]] = {
+    "wall_seconds": ("wall time", format_seconds),
+    "cpu_seconds": ("CPU time", format_seconds),
+    "minor": ("page faults", "{:,}".format),
+    "peak_bytes": ("peak", approximate_size),
 }
 
 
@@ -373,8 +394,9 @@ def stat(
     Notes
     -----
     Figures of a command are exact: what the kernel counted for it and for those of its children that it
-    waited for. Those of a program that runs already are differences, times in steps of a clock tick, up to
-    the last sample where it ended meanwhile; what a child used that nobody waited for is missing.
+    waited for. Those of a program that runs already are differences, times in steps of a clock tick; where it
+    ended meanwhile, they and `wall` are up to the last look at it. What a child used that nobody waited for
+    is missing, and where that was seen, there is a warning.
 
     Limits: a daemon whose parent ended before a sample saw it is not found. Pages that several processes
     share count once for each of them in ``resident`` and ``huge``. `peak` is exact where one process had more
@@ -424,9 +446,9 @@ class Watched:
 
 
 def watch(
-    argv: Sequence[Word], asked: Watched, *, forward: Iterable[int] = (), ctrl_c_ends: bool = False
+    argv: Sequence[Word], asked: Watched, *, forward: Iterable[int] = (), ctrl_c_passes: bool = False
 ) -> ProgramRun:
-    """Do what `stat` does; with signals to pass on, and where Ctrl-C may be an end like any other."""
+    """Do what `stat` does; with signals to pass on, Ctrl-C among them, which is then the program's alone."""
     words = checked_argv(argv) if asked.pid is None else ()
     if asked.pid is not None and len(argv):
         raise ValueError(f"pid={asked.pid!r} is instead of a command, and there is one: argv={argv!r}")
@@ -437,15 +459,15 @@ def watch(
         refused["touched"], touched = reason, False
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     if asked.pid is None:
-        found = _run(words, asked, touched, forward, ctrl_c_ends)
+        found = _run(words, asked, touched, forward, ctrl_c_passes)
     else:
         found = _attach(asked.pid, asked, touched)
     if touched and not found.sampler.looks:
-        refused["touched"] = found.sampler.unlooked
+        refused["touched"] = found.sampler.why_not_looked()
     return ProgramRun(
         **found.fields,
         **found.sampler.arrays(),
-        sampling={"seconds": found.sampler.costs, "interval": found.sampler.interval},
+        sampling=found.sampler.about(),
         counters=found.counted.values,
         refused={**found.counted.refused, **refused},
         against=before,
@@ -480,29 +502,45 @@ class _Found:
 
 
 def _run(
-    argv: Sequence[bytes], asked: Watched, touched: bool, forward: Iterable[int], ctrl_c_ends: bool
+    argv: Sequence[bytes], asked: Watched, touched: bool, forward: Iterable[int], ctrl_c_passes: bool
 ) -> _Found:
     """Run a command to its end."""
-    warnings = []
     with (
         Launched(argv, forward=forward) as running,
         counting(asked.counters, running.pid, held=True) as read,
     ):
         running.go()
         sampler = Sampler(running.pid, interval=asked.interval, touched=touched, began_ns=running.started_ns)
-        try:
-            sampler.until(running.wait)
-        except KeyboardInterrupt:
-            if not ctrl_c_ends:
-                raise
-            running.end(interrupted=True)
-            warnings.append("it was interrupted: the figures are of what it did until then")
+        while not running.wait(0):
+            try:
+                sampler.until(running.wait)
+            except KeyboardInterrupt:
+                if not ctrl_c_passes:
+                    raise
+                running.interrupt()
         ended = running.finish()
         counted = read()
-    left = sum(not usage.over for usage in sampler.tree.usage().values())
+    uncounted, warnings = _uncounted(ended, sampler)
+    return _Found(
+        {**_fields_of(ended, argv[0], sampler), "uncounted": uncounted},
+        sampler,
+        counted,
+        [*warnings, *sampler.complaints()],
+    )
+
+
+def _uncounted(ended: Ended, sampler: Sampler) -> tuple[float | None, list[str]]:
+    """Seconds that the times of a command lack, and why."""
+    left = sampler.left()
     if left:
-        warnings.append(f"{left} of the processes that it started still run: they are not in its times")
-    return _Found(_fields_of(ended, argv[0], sampler), sampler, counted, [*warnings, *sampler.complaints()])
+        return None, [f"{left} of the processes that it started still run: they are not in its times"]
+    seen = sum(one.cpu for one in sampler.usage.values())
+    if seen - ended.user - ended.system > ROUNDED * tick() * len(sampler.usage):
+        return None, [
+            f"some of its processes ended and nobody waited for them: they used more than its times hold, at "
+            f"least {format_seconds(seen)} in all"
+        ]
+    return 0.0, []
 
 
 def _fields_of(ended: Ended, name: bytes, sampler: Sampler) -> dict[str, Any]:
@@ -523,29 +561,36 @@ def _fields_of(ended: Ended, name: bytes, sampler: Sampler) -> dict[str, Any]:
 def _attach(pid: int, asked: Watched, touched: bool) -> _Found:
     """Watch a program that runs already."""
     with _End(pid) as end, counting(asked.counters, pid, held=False) as read:
-        begin = now_ns()
+        name, begin = printable(read_name(pid)), now_ns()
         sampler = Sampler(pid, interval=asked.interval, touched=touched, began_ns=begin)
         before, switches = sampler.tree.usage(), read_switches(pid)
         with suppress(KeyboardInterrupt):
             sampler.until(end.wait, asked.seconds)
-        wall = (now_ns() - begin) / 1e9
-        later = None if end.wait(0) else read_switches(pid)
-        after = sampler.usage if later is None else sampler.tree.usage()
+        later, last = read_switches(pid), now_ns()
+        after: Mapping[int, Usage] = (
+            sampler.tree.usage()
+        )  # also of one that has ended, as long as nobody has asked for its status
         counted = read()
-    used = used_between(before, after or before)
+    if pid not in after:
+        after, last = sampler.usage, sampler.used_ns or last
+    used = used_between(before, after)
     found = {
-        "program": printable(read_name(pid)),
+        "program": name,
         "attached": True,
         "status": None,
         "signal": None,
-        "wall": wall,
+        "wall": (last - begin) / 1e9,
         "user": used["user"],
         "system": used["system"],
         "faults": {name: used[name] for name in ("minor", "major")},
         "switches": switched_between(switches, later),
         "peak": sampler.peak or None,
+        "uncounted": 2 * tick() * len(after),
     }
-    return _Found(found, sampler, counted, sampler.complaints())
+    return _Found(found, sampler, counted, list(sampler.complaints()))
+
+
+ROUNDED = 1.5  # ticks by which the sum of two times may be off
 
 
 def used_between(before: Mapping[int, Usage], after: Mapping[int, Usage]) -> dict[str, Any]:
@@ -561,15 +606,13 @@ def _risen(name: str, before: Mapping[int, Usage], after: Mapping[int, Usage]) -
     now: float
     now, then = (sum(getattr(one, name) for one in usages.values()) for usages in (after, before))
     # Times are in ticks, and of a child in finer steps as it is waited for.
-    rounding = 1.5 / os.sysconf("SC_CLK_TCK") if name in ("user", "system") else 0
+    rounding = ROUNDED * tick() if name in ("user", "system") else 0
     return None if now < then - rounding else max(0, now - then)
 
 
-def switched_between(
-    before: Mapping[int, Switches], after: Mapping[int, Switches] | None
-) -> dict[str, int | None]:
+def switched_between(before: Mapping[int, Switches], after: Mapping[int, Switches]) -> dict[str, int | None]:
     """Context switches of threads between two moments; ``None`` where one of them took its own along."""
-    if after is None or before.keys() - after.keys():
+    if before.keys() - after.keys():
         return {"voluntary": None, "involuntary": None}
     now, then = (np.sum(list(of_threads.values()), axis=0) for of_threads in (after, before))
     return dict(zip(("voluntary", "involuntary"), (now - then).tolist(), strict=True))

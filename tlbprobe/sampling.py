@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,16 @@ MOST_SAMPLES = 4096  # then every other one goes, and those to come are half as 
 LOOK_SECONDS = 0.02
 MARKING = 0.5e-6  # seconds a page
 FIRST_LOOK = 0.7e-6  # seconds a page, all of it, as long as nothing else is known
+
+
+# Between samples it is seen what the processes are and have used, which is read from a few short files.
+SEE_SECONDS = 0.02  # from one time to the next, at least
+SEE_SHARE = 0.002  # of the time
+
+
+def spent() -> float:
+    """Seconds of a processor that this thread took: what is waited for beside is no cost of the program."""
+    return time.thread_time()
 
 
 def pause(cost: float, interval: float, share: float = COST_SHARE) -> float:
@@ -84,21 +94,32 @@ class Sampler:
         self.samples: list[Sample] = []
         self.costs = 0.0  # seconds that all of it took
         self.looks = 0
-        self.unlooked = "looking at what it touches would have cost more than its share of the time"
+        self.unlooked = ""
         self.peak = 0  # most bytes at once: of all processes as they were seen, or of the first one by itself
-        self.usage: Mapping[int, Usage] = {}  # at the last sample
+        self.usage: Mapping[int, Usage] = {}  # as it was last seen, and when
+        self.used_ns: int | None = None
+        self.most = 0  # processes that were seen at once
+        self.sights = self.stopped = 0  # how often it was seen, and standing still
         self.refused = ""  # why memory of some process is missing
         self._began_ns = now_ns() if began_ns is None else began_ns
         self._rate, self._look_rate = FIRST_RATE, FIRST_LOOK  # seconds a page
+        self._see_after = SEE_SECONDS
         self._lock = threading.Lock()
 
     def until(self, over: Callable[[float], bool], seconds: float | None = None) -> None:
         """Take samples until it is over, or so many seconds are; `over` waits, and says whether it is."""
-        deadline = time.monotonic() + (math.inf if seconds is None else seconds)
+        deadline = math.inf if seconds is None else self._elapsed() + seconds
 
         def done(wait: float) -> bool:
-            return over(min(wait, max(0.0, deadline - time.monotonic()))) or time.monotonic() >= deadline
+            """Wait, and see meanwhile what it uses."""
+            end = min(self._elapsed() + wait, deadline)
+            while not over(min(max(0.0, end - self._elapsed()), self._see_after)):
+                if self._elapsed() >= end:
+                    return end == deadline
+                self.see()
+            return True
 
+        self.see()
         wait = pause(FIRST_COST, self.interval, self.share)
         while not done(wait):
             early = self.too_early()
@@ -113,11 +134,30 @@ class Sampler:
                 if self.touched:
                     self.look(cost)
 
+    def see(self) -> None:
+        """See which processes there are, and what they used: cheap, and the last that is known of one."""
+        with self._lock:
+            start = spent()
+            self._note(self.tree.usage())
+            cost = spent() - start
+            self.costs += cost
+            self._see_after = pause(cost, SEE_SECONDS, SEE_SHARE)
+
+    def _note(self, usage: Mapping[int, Usage]) -> None:
+        running = [one for one in usage.values() if not one.over]
+        if not running:
+            return  # it has ended, and what it used was known better before
+        self.usage, self.used_ns = usage, now_ns()
+        self.most = max(self.most, len(running))
+        self.sights += 1
+        self.stopped += all(one.stopped for one in running)
+
     def too_early(self) -> float:
         """Seconds until a sample keeps to its share; 0 if it does so now."""
         self.peak = max(self.peak, read_peak(self.pid, self.root))
-        resident = sum(read_resident(pid, self.root) for pid in self.usage or (self.pid,))
-        expected = FIRST_COST + self._rate * resident / machine.base_page_size()
+        pids = self.usage or (self.pid,)
+        resident = sum(read_resident(pid, self.root) for pid in pids)
+        expected = FIRST_COST * len(pids) + self._rate * resident / machine.base_page_size()
         return (self.costs + expected) / COST_SHARE - self._elapsed()
 
     def _elapsed(self) -> float:
@@ -127,11 +167,11 @@ class Sampler:
     def take(self) -> float:
         """Take a sample; how many seconds to wait before the next."""
         with self._lock:
-            start = now_ns()
+            at, start = now_ns(), spent()
             memory, count = self._read()
             if count:
-                self._keep(Sample((start - self._began_ns) / 1e9, memory, count))
-            cost = (now_ns() - start) / 1e9
+                self._keep(Sample((at - self._began_ns) / 1e9, memory, count))
+            cost = spent() - start
             self.costs += cost
             pages = memory.resident / machine.base_page_size()
             if pages >= MANY_PAGES:
@@ -140,24 +180,24 @@ class Sampler:
 
     def forget(self) -> float:
         """Forget what was touched; the seconds that it took."""
-        start = now_ns()
+        start = spent()
         try:
             for pid in self.usage:
                 forget_accesses(pid, self.root)
         except OSError as error:  # what is left of it would show as touched
             self.touched, self.unlooked = False, f"/proc/PID/clear_refs is refused: {error.strerror}"
-        return (now_ns() - start) / 1e9
+        return spent() - start
 
     def look(self, cost: float) -> None:
         """See what was touched since it was forgotten, which cost so many seconds."""
         with self._lock:
-            start = now_ns()
+            at, start = now_ns(), spent()
             memory, count = self._read()
             if count:
                 self.looks += 1
-                self._keep(Sample((start - self._began_ns) / 1e9, memory, count, float(memory.referenced)))
+                self._keep(Sample((at - self._began_ns) / 1e9, memory, count, float(memory.referenced)))
             marked = min(memory.referenced, _small(memory)) / machine.base_page_size()
-            cost += (now_ns() - start) / 1e9 + marked * MARKING
+            cost += spent() - start + marked * MARKING
             self._look_rate = cost / max(1, _small(memory) / machine.base_page_size())
             self.costs += cost
 
@@ -171,9 +211,8 @@ class Sampler:
     def _read(self) -> tuple[Memory, int]:
         """Memory of all processes, and how many they are."""
         usage = self.tree.usage()
+        self._note(usage)
         found = [memory for pid in usage if (memory := self._memory(pid))]
-        if found:
-            self.usage = usage
         return sum(found, Memory()), len(found)
 
     def _memory(self, pid: int) -> Memory | None:
@@ -209,14 +248,39 @@ class Sampler:
             for (name, dtype), column in zip(SAMPLED.items(), columns, strict=True)
         }
 
-    def complaints(self) -> list[str]:
+    def about(self) -> dict[str, float]:
+        """What `ProgramRun.sampling` says."""
+        stopped = self.stopped / self.sights if self.sights else 0.0
+        return {
+            "seconds": self.costs,
+            "interval": self.interval,
+            "processes": self.most,
+            "stopped": stopped,
+        }
+
+    def left(self) -> int:
+        """How many of its processes run now."""
+        return sum(not one.over for one in self.tree.usage().values())
+
+    def why_not_looked(self) -> str:
+        """Say why nobody looked at what it touches."""
+        if self.unlooked or self.samples:
+            return (
+                self.unlooked or "looking at what it touches would have cost more than its share of the time"
+            )
+        return "it was over before it could be looked at"
+
+    def complaints(self) -> Iterator[str]:
         """What a reader must know of the samples."""
-        few = (
-            "it was over before a sample was due: each may cost it 1 % of its time"
-            if not self.samples
-            else ""
-        )
-        return [text for text in (self.refused, few) if text]
+        if self.refused:
+            yield self.refused
+        if not self.samples:
+            yield "it was over before a sample was due: each may cost it 1 % of its time"
+        if self.stopped:
+            yield (
+                f"it was stopped, by a signal or a debugger, at {self.stopped} of {self.sights} looks: that "
+                "time is no waiting of its own"
+            )
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:

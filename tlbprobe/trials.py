@@ -16,7 +16,7 @@ from . import analysis
 from .measurement import Get, Interval, Put, frozen, package_version
 from .pages import Backing
 from .sweeps import Progress, Table, progress_bar, tabulate
-from .units import approximate_size, format_seconds, format_size
+from .units import approximate_size, format_average, format_seconds, format_size
 from .verdicts import Pair, Verdict, judge_trial, ratio_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Trial(Table):
     wall, cpu, system : ndarray of float64, shape (rounds, variants)
         Seconds of the clock and of processors, and of these the kernel's; of a function, for one call.
     minor, major : ndarray of float64, shape (rounds, variants)
-        Page faults; of a function, of all calls of a round.
+        Page faults; of a function, for one call.
     peak : ndarray of float64, shape (rounds, variants)
         Most bytes in memory at once; NaN where that is not known.
     resident, huge : ndarray of float64, shape (rounds, variants)
@@ -52,7 +52,7 @@ class Trial(Table):
     exit_resident, exit_huge : ndarray of float64, shape (rounds, variants)
         The same just before the exit; NaN where it was not stopped there.
     page : int
-        Bytes of the huge page in question.
+        Bytes of the huge page in question, or of a function's array if that is smaller.
     status : int or None
         Exit status of the first run of a command.
     backing : dict of str to Backing
@@ -185,7 +185,7 @@ class Trial(Table):
         wall, cpu, system = (self.median(what, name) or 0.0 for what in ("wall", "cpu", "system"))
         times = (
             f"{format_seconds(wall)} (CPU {format_seconds(cpu)}, the kernel's {format_seconds(system)}), "
-            f"{self.median('minor', name) or 0:,.0f} page faults"
+            f"{format_average(self.median('minor', name))} page faults"
         )
         if name in self.backing:
             return f"{times}, {self.backing[name]}"
@@ -312,6 +312,7 @@ class Figures:
     exit_resident: float = math.nan
     exit_huge: float = math.nan
     status: int | None = None
+    outlived: bool = False  # by a process that it had started
 
 
 Rows = list[list[Figures]]  # by round and variant

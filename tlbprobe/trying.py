@@ -89,7 +89,8 @@ def whatif(
     OSError
         If the program cannot be run.
     RuntimeError
-        If no variant can differ on this machine, standard input is a terminal, or a signal ends the program.
+        If no variant can differ on this machine, standard input is a terminal or an endless pipe, a signal
+        ends the program, or it leaves processes behind that go on.
 
     Notes
     -----
@@ -98,15 +99,16 @@ def whatif(
     kernel stops it before its exit (``PTRACE_O_TRACEEXIT``), which is not timed; a program that gains
     privilege as it starts another one cannot do so while it is traced.
     Confounded by: what else the variants change. Huge pages save faults, too; glibc allocates otherwise.
-    Limits: only memory of glibc's ``malloc`` can be offered huge pages. Static binaries, musl and programs
-    with an allocator of their own ignore the offer, and the result says so. Of a function, only the array
+    Limits: only memory of glibc's ``malloc`` can be offered huge pages. Programs on musl or with an allocator
+    of their own ignore the offer, and the result says so. Of a function, only the array
     is on the pages in question, its temporaries are not.
 
     Examples
     --------
-    >>> trial = whatif(lambda array: array.sum(), size="1MiB", variants=["base"], rounds=1, progress=False)
+    >>> pages = ["base", "default"]
+    >>> trial = whatif(lambda array: array.sum(), size="1MiB", variants=pages, rounds=1, progress=False)
     >>> trial.wall.shape, trial.backing["base"].proof
-    ((1, 1), 'proved')
+    ((1, 2), 'proved')
     """
     rounds = check_rounds(rounds)
     if callable(what):
@@ -135,8 +137,13 @@ def _try_function(
 ) -> Trial:
     size = call.size
     names = _policies(variants)
+    if len(names) < 2:
+        raise ValueError(f"variants={names!r} is one page policy: a trial compares two at least")
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with _regions(size, names, keep=variants is None) as (regions, refused):
+        if len(regions) < 2:
+            reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+            raise RuntimeError(f"no other pages than {next(iter(regions))!r} can be had: {reasons}")
         before = {name: region.check_backing() for name, region in regions.items()}
         order = balanced_order(rounds, len(regions), seed)
         calls, rows = _time_calls(call, list(regions.values()), order, progress)
@@ -154,7 +161,7 @@ def _try_function(
                 for row in rows
             ]
         ),
-        page=machine.pmd_size() or machine.base_page_size(),
+        page=min(machine.pmd_size() or machine.base_page_size(), size),
         status=None,
         params={"rounds": rounds, "seed": seed, "bytes": size, "dtype": str(call.dtype), "calls": calls},
         backing=backing,
@@ -226,7 +233,7 @@ class _Call:
         return array
 
     def timed(self, array: npt.NDArray[Any], calls: int) -> Figures:
-        """Call it so often; seconds are those of one call."""
+        """Call it so often; seconds and faults are those of one call."""
         if self.prepare:
             self.prepare(array)
         before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
@@ -238,8 +245,8 @@ class _Call:
             wall=wall / calls,
             cpu=(user + system) / calls,
             system=system / calls,
-            minor=float(after.ru_minflt - before.ru_minflt),
-            major=float(after.ru_majflt - before.ru_majflt),
+            minor=(after.ru_minflt - before.ru_minflt) / calls,
+            major=(after.ru_majflt - before.ru_majflt) / calls,
         )
 
 

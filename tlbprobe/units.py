@@ -161,6 +161,13 @@ def approximate_size(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def format_average(number: float | None) -> str:
+    """A mean or median of whole numbers: ``"62,561"``, ``"0.25"``, ``"not known"``."""
+    if number is None:
+        return "not known"
+    return f"{number:,.0f}" if number >= 100 or number == round(number) else f"{number:.3g}"
+
+
 def _three_digits(number: float) -> str:
     """Three significant digits, or all of those before the point: never an exponent."""
     return f"{number:.0f}" if number >= 999.5 else f"{number:.3g}"

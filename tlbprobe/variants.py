@@ -5,11 +5,12 @@ A variant sets what it needs in the program's own process, or in its environment
 
 from __future__ import annotations
 
+import errno
 import math
 import os
-import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,11 +35,15 @@ from .program import program_name, signal_name
 from .sampling import Sample, Sampler
 from .sweeps import Progress
 from .trials import Figures, Rows, Trial, balanced_order, by_field, finite_median, run_in_turn
+from .units import format_size
 
 if TYPE_CHECKING:
     from .processes import Memory
 
 INTERVAL = 0.02  # seconds between two samples of a program, at least
+PATIENCE = 5.0  # seconds for processes that outlive the program that started them
+LOOK = 0.05  # seconds from one look whether they still run to the next
+SPOOL_MOST = 1 << 30  # bytes of standard input from a pipe, which are kept for every run
 SAMPLES = 5  # of a run, about: few, so that what they cost differs less than a trial can tell
 
 
@@ -129,6 +134,9 @@ def chosen_variants(variants: Sequence[str] | None) -> tuple[list[str], dict[str
             raise ValueError(f"variants={name!r} is none of {', '.join(map(repr, SETTINGS))}")
         if why := why_not(name):
             raise RuntimeError(f"variants={name!r}: {why}")
+    if names == [PLAIN]:
+        others = ", ".join(repr(name) for name in SETTINGS if name != PLAIN)
+        raise ValueError(f"variants={names!r} is what the others are compared with: name one of {others}")
     return [PLAIN, *(name for name in names if name != PLAIN)], {}
 
 
@@ -168,8 +176,8 @@ def try_command(
     words = checked_argv(argv)
     chosen, refused = chosen_variants(variants)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
-    with _standard_input(stdin) as rewound, open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device
-        tell(_announcement(words, chosen, rounds))
+    tell(_announcement(words, chosen, rounds))
+    with _standard_input(stdin, tell) as rewound, open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a device
         first = _run_once(words, PLAIN, (rewound(), None, None), forward, INTERVAL)
         interval = max(INTERVAL, first.wall / SAMPLES)
         order = balanced_order(rounds, len(chosen), seed)
@@ -226,6 +234,7 @@ def _run_once(
         running.go()
         sampler.until(running.wait)
         ended = running.finish()
+    outlived = _wait_for_children(sampler, program_name(words[0]))
     signal = ended.signal or running.told_to_end
     if signal is not None:
         name = program_name(words[0])
@@ -241,7 +250,25 @@ def _run_once(
         **_memory("", most),
         **_memory("exit_", last[0].memory if last else None),
         status=ended.status,
+        outlived=outlived,
     )
+
+
+def _wait_for_children(sampler: Sampler, name: str) -> bool:
+    """Wait for processes that outlive the program that started them; whether there were any.
+
+    The next run would share the machine with them, and a trial would compare who had more of them beside it.
+    """
+    outlived, deadline = False, time.monotonic() + PATIENCE
+    while left := sampler.left():
+        outlived = True
+        if time.monotonic() > deadline:
+            raise RuntimeError(
+                f"{left} of the processes that {name} started still run {PATIENCE:.0f} s after it: every run "
+                "would have more of them beside it than the one before; let it stay in the foreground"
+            )
+        time.sleep(LOOK)
+    return outlived
 
 
 def _memory(before: str, memory: Memory | None) -> dict[str, float]:
@@ -257,6 +284,11 @@ def _complaints(chosen: Sequence[str], rows: Rows, first: Figures) -> Iterator[s
         yield f"the exit statuses differ, {sorted(map(str, statuses))}: did all runs do the same?"
     elif first.status:
         yield f"every run ended with exit status {first.status}: did it do what it should?"
+    if any(one.outlived for row in rows for one in row) or first.outlived:
+        yield (
+            "processes that it started outlived it: each run waited for those of the one before, and their "
+            "time is in none"
+        )
     if "offered" in chosen and _gained(chosen, rows) < (machine.pmd_size() or 0):
         yield (
             "the offer brought no huge page: the allocator ignores it (musl, a static binary without glibc, "
@@ -273,7 +305,9 @@ def _gained(chosen: Sequence[str], rows: Rows) -> float:
 
 
 @contextmanager
-def _standard_input(stdin: StrPath | None) -> Iterator[Callable[[], int | None]]:
+def _standard_input(
+    stdin: StrPath | None, tell: Callable[[str], object]
+) -> Iterator[Callable[[], int | None]]:
     """Standard input for one run after the other: what it yields is called for each, and starts it anew."""
     with ExitStack() as stack:
         descriptor = 0
@@ -281,12 +315,15 @@ def _standard_input(stdin: StrPath | None) -> Iterator[Callable[[], int | None]]
             descriptor = os.open(stdin, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
         kind = _kind(descriptor)
+        if kind == "folder":
+            raise IsADirectoryError(errno.EISDIR, "standard input cannot be a folder", stdin)
         if kind == "terminal":
             raise RuntimeError(
                 "standard input is a terminal, which cannot be read again for every run: redirect it, as "
                 "with '< /dev/null' (in Python: stdin='/dev/null')"
             )
         if kind == "stream":
+            tell("standard input is a pipe: it is read to its end before the first run, and kept for all")
             descriptor = _spool(descriptor, stack)
         if kind in ("closed", "device"):  # /dev/null and the like go on for ever
             yield lambda: None if kind == "closed" else descriptor
@@ -300,7 +337,7 @@ def _standard_input(stdin: StrPath | None) -> Iterator[Callable[[], int | None]]
         yield rewound
 
 
-def _kind(descriptor: int) -> Literal["closed", "terminal", "device", "file", "stream"]:
+def _kind(descriptor: int) -> Literal["closed", "terminal", "device", "folder", "file", "stream"]:
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
@@ -309,6 +346,8 @@ def _kind(descriptor: int) -> Literal["closed", "terminal", "device", "file", "s
         return "terminal"
     if stat.S_ISCHR(mode):
         return "device"
+    if stat.S_ISDIR(mode):
+        return "folder"
     return "file" if stat.S_ISREG(mode) or stat.S_ISBLK(mode) else "stream"
 
 
@@ -316,7 +355,13 @@ def _spool(descriptor: int, stack: ExitStack) -> int:
     """All that comes from a pipe, in a file without a name: it is gone with us, whatever happens."""
     kept = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed by the caller's stack
     with open(os.dup(descriptor), "rb") as source:  # noqa: PTH123 - a descriptor
-        shutil.copyfileobj(source, kept)
+        while block := source.read(1 << 20):
+            if kept.tell() + len(block) > SPOOL_MOST:
+                raise RuntimeError(
+                    f"standard input is a pipe of more than {format_size(SPOOL_MOST)}: put it into a file, "
+                    "and redirect that, as with '< FILE' (in Python: stdin=FILE)"
+                )
+            kept.write(block)
     kept.flush()
     kept.seek(0)
     return kept.fileno()

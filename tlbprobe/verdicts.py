@@ -81,6 +81,8 @@ def judge_run(now: Figures, before: Figures | None = None) -> Verdict:
     ----------
     now, before : mapping of str to float, int or None
         ``wall_seconds``, ``cpu_seconds``, ``system_seconds``, ``minor``, ``peak_bytes``, ``huge_share``,
+        ``uncounted_seconds`` (of processors, that ``cpu_seconds`` may lack), ``stopped`` (share of the time),
+        ``processes`` (at once; these three may be left out, for a single process that was watched whole),
         ``touched_bytes``, ``looks``, ``reach_bytes``, ``guest``, ``counters`` (by name); what is missing is
         ``None``.
 
@@ -145,8 +147,12 @@ def _signature(now: Figures, before: Figures | None) -> Iterator[Finding]:
 
 
 def _waiting(now: Figures, _: Figures | None) -> Iterator[Finding]:
+    """By all that it can have computed; one that was stopped does not wait for anything."""
+    uncounted = now.get("uncounted_seconds", 0.0)
     share = _ratio(now["cpu_seconds"], now["wall_seconds"])
-    if share is not None and share < LITTLE_CPU:
+    if share is None or uncounted is None or now.get("stopped"):
+        return
+    if share + uncounted / now["wall_seconds"] < LITTLE_CPU:
         yield Finding(
             f"it computes for {share:.1%} of its time, and waits for something else in the rest: translation "
             "cannot cost more than that",
@@ -174,8 +180,9 @@ def _touched(now: Figures, _: Figures | None) -> Iterator[Finding]:
 
 
 def _footprint(now: Figures, _: Figures | None) -> Iterator[Finding]:
+    """Of one process: what several have at once is only seen in passing."""
     times = _ratio(now["peak_bytes"], now["reach_bytes"])
-    if times is not None and times <= 1:
+    if times is not None and times <= 1 and (now.get("processes") or 1) == 1:
         peak, reach = approximate_size(now["peak_bytes"]), approximate_size(now["reach_bytes"])
         yield Finding(
             f"all of its memory, {peak}, lies within what the TLB is said to reach with base pages, {reach}",
@@ -310,7 +317,7 @@ UNSEEN = (
     "its pages, which were not seen in every variant: it runs too short, it may not be traced, or they could "
     "not be proved"
 )
-SAME_PAGES = "a variant with other pages: what was not tried, and why, stands beside"
+SAME_PAGES = "a variant with other pages than these"
 NOISY = "two variants on the same pages differ by {:.1%}, which is by chance, and as much as was found"
 
 
