@@ -1,6 +1,7 @@
 """The curve: both axes, mTHP sizes at the working sets of the second view only, one joined table."""
 
 import csv
+import dataclasses
 import itertools
 import math
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import curves, pages, probes, sweeps
+from tlbprobe import curves, facts, pages, probes, sweeps
 
 SIZES = [16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20]
 
@@ -191,6 +192,18 @@ def test_an_anatomy_goes_with_it(asked, examples, tmp_path):
     with pytest.raises(ValueError, match="holds no anatomy, but a trial"):
         tp.curve(SIZES, "base", anatomy=path, progress=False)
     assert not asked
+
+
+def test_an_anatomy_of_another_machine_or_of_nothing(asked, examples, monkeypatch):
+    made = examples["anatomy"]
+    other = facts.Host((facts.Fact("cpu.name", "Another CPU", None, "by hand"),), ()).to_dict()
+    with pytest.raises(ValueError, match="of another machine: of Another CPU"):
+        tp.curve(SIZES, "base", anatomy=dataclasses.replace(made, host=other), progress=False)
+    with pytest.raises(ValueError, match="found no level on the data side"):
+        tp.curve(SIZES, "base", anatomy=dataclasses.replace(made, parts=made.parts[1:]), progress=False)
+    assert not asked
+    c = tp.curve(SIZES, "base", anatomy=made, progress=False)
+    assert "72 and 3072 entries" in repr(c)
 
 
 def test_progress_counts_both(asked):

@@ -1,6 +1,8 @@
 """The simulated hierarchy against hand-computed ones, and against a naive simulator that knows no theory."""
 
 import itertools
+import math
+import re
 
 import numpy as np
 import pytest
@@ -156,6 +158,53 @@ def test_sets_by_hand():
 def test_a_level_that_cannot_be_is_refused(fields, name):
     with pytest.raises(ValueError, match=name):
         Level(*fields)
+
+
+L = Level(16, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "name"),
+    [
+        (lambda: Level(8, 2, math.nan), ValueError, "hit_ns=nan"),
+        (lambda: Level(8, 2, -5), ValueError, "hit_ns=-5"),
+        (lambda: Level(8, 2, folds=0), ValueError, "folds=0"),
+        (lambda: Level("64", 4), TypeError, "entries='64'"),
+        (lambda: Level(8.0, 2), TypeError, "entries=8.0"),
+        (lambda: Cache(0, 1), ValueError, "lines=0"),
+        (lambda: Machine(()), ValueError, "levels=()"),
+        (lambda: Machine((L,), caches=()), ValueError, "caches=()"),
+        (lambda: Machine((8,)), ValueError, "levels=(8,)"),
+        (lambda: Machine((L,), paging=(0,)), ValueError, "paging=0"),
+        (lambda: Machine((L,), walk_ns=-9), ValueError, "walk_ns=-9"),
+        (lambda: Machine((L,)).spread_ns([]), ValueError, "one at least"),
+        (lambda: Machine((L,)).spread_ns([7] * 5), ValueError, "each of them once"),
+        (lambda: Machine((L,)).spread_ns([1.5]), ValueError, "float64"),
+        (lambda: Machine((L,)).spread_ns(np.ones((2, 2), int)), ValueError, "shape (2, 2)"),
+        (lambda: Machine((L,)).packed_ns(0), ValueError, "nodes=0"),
+        (lambda: Noise(-1), ValueError, "quiet=-1"),
+        (lambda: Noise(burst_share=1.0), ValueError, "burst_share=1.0"),
+        (lambda: Noise(burst_slices=0), ValueError, "burst_slices=0"),
+        (lambda: hit_share(9, 4, "fifo"), ValueError, "replacement='fifo'"),
+        (lambda: hit_share(5, 0, "plru"), ValueError, "ways=0"),
+    ],
+)
+def test_nonsense_is_named(make, error, name):
+    with pytest.raises(error, match=re.escape(name)):
+        make()
+
+
+def test_a_smaller_level_behind_a_larger_one_adds_nothing():
+    first = Level(64, 64)
+    behind = Machine((first, Level(32, 4, 2.0)), FLAT)
+    for pages in (1, 32, 48, 64):
+        assert behind.packed_ns(64 * pages) == pytest.approx(Machine((first,), FLAT).packed_ns(64 * pages))
+
+
+@pytest.mark.parametrize(("pages", "ways"), [(12, 6), (14, 4), (16, 8), (24, 8), (24, 12), (20, 5)])
+def test_random_replacement_is_as_near_as_is_said(pages, ways):
+    off = hit_share(pages, ways, "random") - naive_share(pages, ways, "random", 6000)
+    assert abs(off) < 0.015 if pages <= 2 * ways else -0.005 < off < 0.045
 
 
 @pytest.mark.parametrize("index", ["plain", "hashed"])

@@ -13,6 +13,7 @@ if find_spec("tlbprobe._core") is None:
         "so that the installed package is found (after 'make': .venv/bin/python -P)"
     )
 
+from . import model
 from .advice import PageNeed, ProgramMapping, page_needs, program_mappings
 from .counters import CounterEvent, events
 from .curves import Curve, curve
@@ -66,6 +67,7 @@ __all__ = [
     "jump",
     "load",
     "lookup",
+    "model",
     "objects",
     "page_needs",
     "page_policies",

@@ -459,6 +459,8 @@ def _print_curve(curve: Curve) -> None:
         print(f"{name}: {mapped} mapped once: {', '.join(steps)}")
     for name, sentence in curve.effective.items():
         print(f"{name}: {sentence}")
+    if curve.anatomy is not None:
+        print(f"levels: {curve.anatomy.sentences()[0]}")
     _print_complaints(curve.chase, curve.translation)
     for name, text in hazard_rows(curve.hazards):
         print(f"{name}: {text}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy.typing as npt
 
-from . import machine, pages, probes
+from . import facts, machine, pages, probes
 from .effective import effective_page_size
 from .hazards import Hazard
 from .hierarchy import Anatomy
@@ -25,6 +25,7 @@ from .measurement import (
     hazard_rows,
     hazards_of,
     load,
+    recorded_host,
 )
 from .pages import BackingError, Region, find_policy
 from .sweeps import (
@@ -161,6 +162,8 @@ class Curve(Table):
             yield name, f"{format_ns(point.low)} at {format_size(size)}{added}; {point.backing}"
         for name, sentence in self.effective.items():
             yield f"{name}, in truth", sentence
+        if self.anatomy is not None:
+            yield "levels", self.anatomy.sentences()[0]
         total = len(self.chase) + len(self.translation)
         for (what, text), count in complaints(self.chase, self.translation).items():
             yield what, f"{count} of {total} points: {text}"
@@ -263,7 +266,7 @@ def curve(
         raise ValueError(f"pages={names} repeats a policy")
     common = {"strict": strict, "seed": seed, "cpu": cpu, "precision": precision, "max_seconds": max_seconds}
     check_common(common)
-    levels = anatomy if isinstance(anatomy, Anatomy | None) else load_anatomy(anatomy)
+    levels = None if anatomy is None else _of_this_machine(anatomy)
     view = view_sizes(working_sets)
     base = machine.base_page_size()
     asked: dict[str, list[Asked]] = {"chase": [], "translation": []}
@@ -298,12 +301,19 @@ def _effective(region: Region, seed: int, cpu: int | None) -> str:
         return f"effective translation size: not identifiable, {error}"
 
 
-def load_anatomy(path: StrPath) -> Anatomy:
-    """Read a saved anatomy; a ValueError for another kind of result."""
-    found = load(path)
-    if not isinstance(found, Anatomy):
-        raise ValueError(f"anatomy={os.fspath(path)!r} holds no anatomy, but a {found.kind}")
-    return found
+def _of_this_machine(given: Anatomy | StrPath) -> Anatomy:
+    """An anatomy, or what a file holds; a ValueError for any other result, machine, or nothing to draw."""
+    anatomy = given if isinstance(given, Anatomy) else load(given)
+    what = "" if isinstance(given, Anatomy) else f"={os.fspath(given)!r}"
+    if not isinstance(anatomy, Anatomy):
+        raise ValueError(f"anatomy{what} holds no anatomy, but a {anatomy.kind}")
+    if anatomy.data is None:
+        raise ValueError(f"anatomy{what} found no level on the data side: there is nothing to draw")
+    its, here = recorded_host(anatomy.host), facts.host()
+    names = [host.get("cpu.name") if host else None for host in (its, here)]
+    if None not in names and names[0] != names[1]:
+        raise ValueError(f"anatomy{what} is of another machine: of {names[0]}, and this is {names[1]}")
+    return anatomy
 
 
 def _listed(given: Any, default: Callable[[], list[Any]]) -> list[Any]:

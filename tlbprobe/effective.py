@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -108,7 +109,9 @@ def effective_page_size(region: Region, *, seed: int = 0, cpu: int | None = None
     """
     Common(strict=True, seed=seed, cpu=cpu, precision=0.01, max_seconds=POINT_SECONDS, counters=())
     if not isinstance(region, Region):
-        raise TypeError(f"region={region!r} must be a Region: what the TLB holds belongs to an allocation")
+        raise TypeError(
+            f"region={reprlib.repr(region)} must be a Region: what the TLB holds belongs to an allocation"
+        )
     if region.closed:
         raise ValueError("this Region is closed")
     with timing.pinned(cpu):

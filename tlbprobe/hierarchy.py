@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -44,6 +45,7 @@ LEAST_NODES = 24576  # of a side on small translations: beyond every second leve
 TIMES_CLAIMED = 6  # as many nodes as that times the entries that the processor claims, if these are more
 CODE_NODES = 12288  # of the instruction side
 FEWEST_NODES = 64
+WIDE = 2.0  # times its lower end: a range up to there says whether a claim is right
 TIMES_REACH = 2  # of the claimed reach: what a side on huge translations needs
 
 SLICE_ACCESSES = 1 << 14  # at least: tens of microseconds where everything hits
@@ -198,6 +200,9 @@ class Part:
         Why nothing, or not all, could be told; empty if it could.
     seconds : float
         Time it took.
+    complete : bool
+        Whether it was looked at far enough to show every level that there may be; otherwise what misses the
+        last one that was found may be in a further one.
     """
 
     name: str
@@ -211,6 +216,7 @@ class Part:
     counts: tuple[int, ...] = ()
     reason: str = ""
     seconds: float = 0.0
+    complete: bool = True
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -276,16 +282,17 @@ class Anatomy(Result):
         """The result in three plain sentences: what it holds, what it costs, what to make of the claims."""
         part = self.data
         if part is None:
-            reasons = [one.reason or one.side.reason for one in self.parts]
+            reasons = (one.reason or one.side.reason for one in self.parts if one.name == "data")
             return (
-                "No level of the TLB is identifiable here.",
-                f"The reason: {reasons[0]}.",
+                "No level of the data side of the TLB is identifiable here.",
+                f"The reason: {next(filter(None, reasons), 'it is not known')}.",
                 "Nothing is guessed.",
             )
         unit = format_size(part.unit or 0)
         sizes = " and ".join(format_entries(level.entries) for level in part.levels)
         levels = "one level" if len(part.levels) == 1 else f"{len(part.levels)} levels"
-        at_least = "at least " if part.side.certain < len(part.levels) else ""
+        doubted = part.side.certain < len(part.levels) or not part.complete
+        at_least = "at least " if doubted else ""
         holds = f"The data side shows {at_least}{levels} for translations of {unit}: {sizes} entries."
         return holds, _cost_sentence(part), self._claim_sentence(part)
 
@@ -388,9 +395,7 @@ def _part_from(plain: dict[str, Any], get: Get) -> Part:
     curves = {name: tuple(get(name).tolist()) for name in CURVES}
     found = Side(
         levels=tuple(_level_from(level) for level in side["levels"]),
-        dearer=tuple(
-            Dearer(tuple(one["nodes"]), one["before_ns"], one["after_ns"]) for one in side["dearer"]
-        ),
+        dearer=tuple(Dearer(**{**one, "nodes": tuple(one["nodes"])}) for one in side["dearer"]),
         **{**curves, "nodes": tuple(map(int, curves["nodes"]))},
         noise=side["noise"],
         reason=side["reason"],
@@ -401,7 +406,7 @@ def _part_from(plain: dict[str, Any], get: Get) -> Part:
 
 
 def _level_from(plain: dict[str, Any]) -> Level:
-    ranges = {name: _pair(plain["entries"][name]) for name in ("range", "widest")}
+    ranges = {name: _pair(plain["entries"].get(name)) for name in ("range", "widest", "step")}
     entries = Entries(**{**plain["entries"], **ranges})
     costs = {name: Cost(**plain[name]) if plain[name] else None for name in ("hit_ns", "miss_ns")}
     return Level(**{**plain, **costs, "entries": entries})
@@ -443,8 +448,16 @@ def _cost_sentence(part: Part) -> str:
     known = [f"{format_ns(cost.ns)} where level {n} has it" for n, cost in enumerate(found, 2) if cost]
     if last is None:
         walk = "what a walk of the page table adds is not identifiable"
+    elif not part.complete:
+        walk = (
+            f"one that none of these holds {format_ns(last.ns)}, by a further level or a walk, which is open"
+        )
+    elif part.side.still_rises(last):
+        walk = (
+            f"a walk of the page table more than {format_ns(last.ns)}: at {last.nodes} pages it still rises"
+        )
     else:
-        dearer = [one for one in part.side.dearer if one.after_ns > last.ns]
+        dearer = [one for one in part.side.dearer if one.after_ns > last.ns and one.confirmed]
         later = "".join(_dearer_words(one) for one in dearer[-1:])
         walk = f"a walk of the page table {format_ns(last.ns)}{later}"
     if not known:
@@ -463,7 +476,9 @@ def _part_rows(part: Part) -> Iterator[tuple[str, str]]:
     for number, level in enumerate(part.levels, 1):
         yield f"{part.title}, level {number}", _level_text(level, part.unit or 0)
     for one in part.side.dearer:
-        where = f"from {one.nodes[0]} to {one.nodes[1]} pages"
+        where = (
+            f"from {one.nodes[0]} to {one.nodes[1]} pages{'' if one.confirmed else ', the last point alone'}"
+        )
         yield (
             f"{part.title}, dearer walks",
             f"{format_ns(one.before_ns)} to {format_ns(one.after_ns)}, {where}",
@@ -492,7 +507,7 @@ def _level_text(level: Level, unit: int) -> str:
 
 def _reasons(part: Part) -> Iterator[tuple[str, str]]:
     if part.reason or part.side.reason:
-        yield "all", part.reason or part.side.reason
+        yield "further levels" if part.levels else "all", part.reason or part.side.reason
     for number, level in enumerate(part.levels, 1):
         if level.entries.reason:
             yield f"entries of level {number}", level.entries.reason
@@ -520,7 +535,8 @@ def anatomy(
         Page policies, see `page_policies`; base pages, and every transparent and hugetlb policy of PMD size
         or larger that this machine offers, by default.
     memory : int or str
-        Bytes that may be touched on each policy, at most.
+        Bytes that may be touched on each policy, at most; to find out what the TLB holds of larger pages
+        takes 8 MiB of base pages beside. With less than 96 MiB not every level can show itself.
     strict : bool
         Whether pages other than asked are a reason to conclude nothing.
     seed : int
@@ -585,6 +601,8 @@ def _policies(given: str | Iterable[str] | None) -> list[str]:
     if given is None:
         kinds = ("thp", "hugetlb")
         return ["base", *(one.name for one in pages.page_policies() if one.offered and one.kind in kinds)]
+    if not isinstance(given, Iterable):
+        raise TypeError(f"pages={given!r} must be the name of a page policy, or several")
     names = [find_policy(name).name for name in ([given] if isinstance(given, str) else given)]
     if not names or len(set(names)) < len(names):
         raise ValueError(f"pages={given!r} must name at least one policy, and none twice")
@@ -610,7 +628,11 @@ class _Task:
         """The data side on one policy; what keeps it from being measured is its reason."""
         start = time.perf_counter()
         try:
-            part = self._data(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", RuntimeWarning
+                )  # of other pages: `_check` says it, in the result
+                part = self._data(name)
         except (MemoryError, BackingError, OSError, ValueError) as error:
             part = Part("data", name, None, "", NO_SIDE, reason=str(error))
         return _timed(part, start)
@@ -623,12 +645,21 @@ class _Task:
             raise ValueError(f"needs {format_size(page)} for one page, memory={format_size(self.room)}")
         wanted = max(self._wanted(base), self._wanted(page))
         with Region(min(wanted, self.room) // page * page, name, strict=self.strict) as region:
+            self._check(region)
             if page == base:
                 return self._measured(region, name, base)
             found = effective.effective_page_size(region, seed=self.seed)
             if found.page_size is None:
                 return Part("data", name, None, str(found), NO_SIDE, reason=found.reason)
             return replace(self._measured(region, name, found.page_size), effective=str(found))
+
+    def _check(self, region: Region) -> None:
+        """Check its pages: other ones are an error, or where they are allowed a warning of the result."""
+        complaint = region.complaint(region.backing())
+        if complaint and self.strict:
+            region.check_backing()
+        elif complaint and complaint not in self.warnings:
+            self.warnings.append(complaint)
 
     def _claimed(self, unit: int) -> dict[int, cpuid.TlbClaim]:
         return _claimed(self.host.tlb, "data", unit)
@@ -645,18 +676,26 @@ class _Task:
         claimed, line = self._claimed(unit), machine.cache_line_size()
         wanted = self._wanted(unit)
         nodes = min(wanted, region.mapped_bytes) // unit
-        region.check_backing()
+        self._check(region)
         with Region(nodes * line) as beside, _far(self.warnings, wanted=unit == region.base_page) as far:
             hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
             side = inference.infer(hardware, self.seed, self.until(SIDE_SECONDS))
             part = Part("data", name, unit, "", side, _claims(side, claimed))
             if far is not None and side.levels and side.levels[0].entries.range:
                 part = self._with_map(part, hardware, side.levels[0].entries.range[1])
-        region.check_backing()
-        if len(part.levels) < len(claimed) and wanted > self.room:
+        self._check(region)
+        return replace(part, **self._how_far(side, unit, nodes * unit, wanted))
+
+    def _how_far(self, side: Side, unit: int, size: int, wanted: int) -> dict[str, Any]:
+        """Whether a side was looked at beyond all levels that there may be, and why not."""
+        if size < wanted // unit * unit:
             needs = f"needs {format_size(wanted)} for all of it, memory={format_size(self.room)}"
-            return replace(part, reason=needs)
-        return part
+            return {"complete": False, "reason": needs}
+        huge = unit > machine.base_page_size()
+        if huge and not self._claimed(unit):
+            unknown = f"how far levels for translations of {format_size(unit)} reach is not claimed here"
+            return {"complete": False, "reason": unknown}
+        return {"complete": bool(side.nodes) and not side.reason}
 
     def _with_map(self, part: Part, hardware: Hardware, first: int) -> Part:
         beside = round(inference.OVER_BEFORE * first)
@@ -678,15 +717,18 @@ class _Task:
                     for each in (unit, unit // 2)
                 ]
                 side = inference.infer(sources[0], self.seed, self.until(SIDE_SECONDS))
+                first = side.levels[:1]
                 side, reason = inference.of_pages(side, sources[0], sources[1], self.until(HALF_SECONDS))
+                first_kept = bool(first) and side.levels[:1] == first
         except (MemoryError, BackingError, OSError, ValueError) as error:
             return _timed(Part("instruction", "base", unit, "", NO_SIDE, reason=str(error)), start)
         claimed = _claimed(self.host.tlb, "instruction", unit)
         claims = _claims(side, claimed)
         if reason:
             note = "some rises are not of translation: which level it is, is not sure"
-            later = (replace(claim, verdict="unknown", note=note) for claim in claims[1:])
-            claims = (*claims[:1], *later)
+            sure = 1 if first_kept else 0
+            later = (replace(claim, verdict="unknown", note=note) for claim in claims[sure:])
+            claims = (*claims[:sure], *later)
         part = Part("instruction", "base", unit, "", side, claims, reason=reason)
         return _timed(part, start)
 
@@ -698,8 +740,8 @@ class _Task:
         )
         cost = found.levels[-1].miss_ns if found else None
         names = {1: "paging-structure cache, lowest", 2: "paging-structure cache, next"}
-        if cost is None:
-            return (), dict.fromkeys(names.values(), "no level was found whose misses would be walks")
+        if found is None or cost is None or not found.complete or found.side.still_rises(cost):
+            return (), dict.fromkeys(names.values(), "no level was found whose misses are sure to be walks")
         sizes = cost.nodes * unit, cost.nodes * line
         with Region(sizes[0]) as region, Region(sizes[1]) as beside, _far(self.warnings) as far:
             if far is None:
@@ -768,7 +810,11 @@ def _judged(level: int, side: Side, row: cpuid.TlbClaim | None) -> Claim:
     if not row.reliable:
         note = f"{row.note}; {row.candidate} would {'' if _within(row.candidate, measured) else 'not '}agree"
         return Claim(level, row.entries, measured, "unknown", note)
-    return Claim(level, row.entries, measured, "agree" if _within(row.entries, measured) else "disagree")
+    if not _within(row.entries, measured):
+        return Claim(level, row.entries, measured, "disagree")
+    if measured[1] > WIDE * measured[0]:
+        return Claim(level, row.entries, measured, "unknown", "it lies within a range too wide to tell")
+    return Claim(level, row.entries, measured, "agree")
 
 
 def _within(entries: int | None, measured: tuple[int, int]) -> bool:

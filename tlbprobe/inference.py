@@ -37,6 +37,7 @@ TYPICAL = 0.4  # quantile of the rounds that a cost is read from: most are quiet
 PER_OCTAVE = 4  # points of the coarse curve
 FEWEST_NODES = 6
 TRIES = 3  # of a step whose validation contradicts it
+LATE_TRIES = 2  # of the same, when all else is known
 
 FLOOR = 0.04  # of a load that hits everything: no smaller effect counts ...
 RELATIVE_FLOOR = 0.008  # ... nor one smaller than this of the spread nodes' time
@@ -59,6 +60,7 @@ EVEN_SOON = 0.3  # ... of the rise at the second of them, at the first: 0.37 wit
 EVEN_LATE = 0.2  # ... of all of it, at the third: 0.42 with random, unless walks get dearer ...
 EVEN_LATE_FIRST = 0.3  # ... which those of a first level do not; two levels in one rise would
 STEADY = 0.7  # of the mean growth up to the first of them: it does not begin more slowly
+UNSEEN = 0.012  # of the entries: an onset may be that much later than they say
 UNEVEN = 0.93  # of the last point below: where sets fill unevenly, misses begin unseen
 CONFIDENCE = {"sharp": 0.995, "sets": 0.998, "onset": 0.98, "uneven": 0.85}  # see Entries.confidence
 HALF_MISSED = 0.6  # of the accesses missed: as many pages are more than the entries, however they fill
@@ -66,7 +68,8 @@ HALF_MISSED = 0.6  # of the accesses missed: as many pages are more than the ent
 MORE_THAN_HELD, LESS_THAN_HELD = 1.7, 0.8  # times the entries: jumps that half as many pages hold, and fewer
 WAYS_MOST, WAYS_FIRST = 32, 160  # pages of one set that are tried
 BITS_MOST = 24  # of the number of sets
-OVER_BEFORE = 1.5  # times the entries of the level before: so many nodes pass it by
+OVER_BEFORE = 2.0  # times the entries of the level before: so many pass it by, under tree-PLRU too
+FOLDS_MOST = 4  # of a hashed index: groups of bits that choose the set
 OVERFLOW, OVERFLOW_FIRST = 0.03, 0.1  # of what a miss costs more: a set that overflows shows more than this
 MAP_ROUNDS = 2
 WALK_BITS = (0, 3, 6, 9, 12, 15, 18)  # of the distance in pages: to 1 GiB, of base pages of 4 KiB
@@ -74,6 +77,8 @@ TABLE_ENTRIES = 512
 ONE_JUMP, DEARER = 0.8, 0.15  # of a rise of the walk: at one distance; of its cost, to be one
 ALL_OF_IT = 0.6  # of the entries: a set that holds more is the only one
 CLEAR = 5.0  # times the noise: an effect of pages that collide which is clear enough
+FURTHER = 1.7  # times the nodes: so far on a cost that has ended to rise is ...
+RAMP = 1.2  # ... no more than so many times as high
 STEEP = 1.06  # times a cost: what it may be among far pages
 
 
@@ -321,12 +326,15 @@ class Entries:
         The range that holds even if the sets fill unevenly.
     reason : str
         Why there is no range; empty if there is one.
+    step : tuple of (int, int) or None
+        The last number of nodes below the step, and the first one above.
     """
 
     range: Range | None
     evidence: str = ""
     widest: Range | None = None
     reason: str = ""
+    step: Range | None = None
 
     @property
     def even(self) -> bool:
@@ -435,8 +443,11 @@ class Onset:
         first = (
             missed if missed - held == 1 else _reached(curve, rise, 0.5)
         )  # strays may fill the last entries
-        found = max(1, held - self.unseen(held, missed)), max(held, first - 1)
-        return Entries(found, "sharp" if sharp else "onset", widest)
+        low = held - self.unseen(held, missed)
+        if not sharp:  # the last few, of which one set in hundreds is too full, cost too little to be seen
+            low -= math.floor(UNSEEN * low + 0.3)
+        found = max(1, low), max(held, first - 1)
+        return Entries(found, "sharp" if sharp else "onset", widest, step=(held, missed))
 
     def widest(self, held: int) -> Range:
         """What holds even if sets fill unevenly, or if the level is now and then shared."""
@@ -529,11 +540,22 @@ class Level:
 
 @dataclass(frozen=True)
 class Dearer:
-    """Where walks get dearer because the page table leaves a data cache."""
+    """Where walks get dearer because the page table leaves a data cache.
+
+    Attributes
+    ----------
+    nodes : tuple of (int, int)
+        The last point before, and the first one above.
+    before_ns, after_ns : float
+        Cost before and after.
+    confirmed : bool
+        Whether a further point shows it too.
+    """
 
     nodes: Range
     before_ns: float
     after_ns: float
+    confirmed: bool = True
 
 
 @dataclass(frozen=True)
@@ -547,6 +569,20 @@ class Side:
     packed: tuple[float, ...]
     noise: float  # relative spread of quiet rounds
     reason: str = ""
+
+    @property
+    def ends_at(self) -> int:
+        """Pages from which on costs are of the page table too; beyond all of them if they never are."""
+        return self.dearer[0].nodes[0] if self.dearer else 1 + max(self.nodes, default=0)
+
+    def still_rises(self, cost: Cost) -> bool:
+        """Whether a cost was read where it still rises, so that not all of the accesses miss."""
+        later = [
+            spread - packed
+            for nodes, spread, packed in zip(self.nodes, self.spread, self.packed, strict=True)
+            if cost.nodes < nodes <= min(FURTHER * cost.nodes, self.ends_at)
+        ]
+        return bool(later) and float(np.median(later)) > RAMP * cost.ns
 
     @property
     def certain(self) -> int:
@@ -573,7 +609,31 @@ def infer(source: Source, seed: int = 0, deadline: float = math.inf) -> Side:
         levels.append(_level(curve, rise, levels[-1] if levels else None))
     for number in range(len(levels)):
         levels[number] = _with_ways(curve, levels, number)
+    for number, rise in enumerate(steps):
+        levels[number] = _looked_at_again(curve, rise, levels, number)
     return _side(levels, tables, curve, "" if levels else _why_none(curve))
+
+
+def _looked_at_again(curve: Curve, rise: Rise, levels: Sequence[Level], number: int) -> Level:
+    """The same level, or one in doubt if its step is elsewhere now: some disturbances last for seconds."""
+    level, before = levels[number], levels[number - 1] if number else None
+    entries = level.entries
+    if entries.step is not None and entries.even:
+        try:
+            if not any(Onset(curve, rise, before).confirmed(*entries.step) for _ in range(LATE_TRIES)):
+                entries = replace(entries, range=entries.widest, evidence="uneven")
+        except TimeOverError:
+            pass
+    if entries is not level.entries:
+        return _without_ways(replace(level, entries=entries), "its step was elsewhere when it was seen again")
+    if before and not before.entries.even and level.ways:
+        return _without_ways(level, "the level before it cannot be passed by: its size is not sure")
+    return level
+
+
+def _without_ways(level: Level, reason: str) -> Level:
+    reasons = {**level.reasons, "ways": reason}
+    return replace(level, ways=None, sets=None, index=None, index_bits=None, reasons=reasons)
 
 
 def _time_over(curve: Curve) -> str:
@@ -581,7 +641,10 @@ def _time_over(curve: Curve) -> str:
 
 
 def _side(levels: Sequence[Level], tables: Sequence[Rise], curve: Curve, reason: str) -> Side:
-    dearer = tuple(Dearer((rise.before, rise.above), rise.base_ns, rise.top_ns) for rise in tables)
+    last = curve.nodes[-1] if curve.rounds else 0
+    dearer = tuple(
+        Dearer((rise.before, rise.above), rise.base_ns, rise.top_ns, rise.above < last) for rise in tables
+    )
     if not _whole(curve):
         return Side((), (), (), (), (), 0.0, reason)
     spread, packed = (tuple(side.tolist()) for side in curve.lows())
@@ -858,6 +921,11 @@ def _with_index(level: Level, sets: Sets, bits: int) -> Level:
         apart, together = (apart, middle) if collide(middle) else (middle, together)
     if not collide(together) or collide(together - 1):
         return replace(level, reasons={"index": f"pages 2**{together} apart collide now and then: disturbed"})
+    if together > FOLDS_MOST * bits:
+        reason = (
+            f"pages collide from 2**{together} apart on, and no nearer: further than the bits of a set reach"
+        )
+        return replace(level, reasons={"index": reason})
     return replace(level, index="hashed", index_bits=together)
 
 

@@ -192,6 +192,8 @@ def load(path: StrPath) -> Any:
     ValueError
         If it is not one of ours, is damaged, or was written by a newer version.
     """
+    if not os.fspath(path):
+        raise ValueError("path is empty: it must name a file that a result's save wrote")
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # which fails by itself, as it always does
         raise FileFormatError(f"{os.fspath(path)!r} is no regular file: results are saved in one")

@@ -632,9 +632,9 @@ def anatomy(result: Anatomy, ax: Axes | None = None) -> Axes:
         ax.text(0.5, 0.5, "nothing could be measured", ha="center", transform=ax.transAxes, color=GREY)
         return _finish(ax, result.title)
     every = np.concatenate([np.subtract(part.side.spread, part.side.packed) for part in drawn])
-    _count_axis(ax, [n for part in drawn for n in part.side.nodes], "pages in use, one load a page")
+    _count_axis(ax, [n for part in drawn for n in part.side.nodes], "pages in use, one load or jump a page")
     _cost_axis(ax, every)
-    ax.set_ylabel("ns that translation adds to a load")
+    ax.set_ylabel("ns that translation adds to a load, or jump")
     _level_marks(ax, [part for part in drawn if part.name == "data"] or drawn)
     ax.legend(frameon=False, loc="upper left")
     return _finish(ax, result.title)
@@ -657,7 +657,7 @@ def _level_marks(ax: Axes, parts: Sequence[Part]) -> None:
         count = f"{low}" if low == high else f"{low}\N{EN DASH}{high}"
         _mark(ax, low, "\n".join([f"L{number}: {count}", *reaches]), COLOURS[1])
     part = parts[0]
-    for one in part.side.dearer[-1:]:
+    for one in [one for one in part.side.dearer if one.confirmed][-1:]:
         ax.axvline(one.nodes[1], color=COLOURS[2], linestyle="--", linewidth=1)
         ax.annotate(
             "page table\nleaves a cache",
