@@ -513,6 +513,21 @@ def test_pages_other_than_asked_are_a_warning_of_the_result():
     assert tp.anatomy(policy.name, memory="4MiB", max_seconds=1.0).parts[0].reason
 
 
+def test_a_level_far_from_its_claim_may_be_another_one():
+    """Where the first one did not show itself, the second is counted as the first."""
+    for entries, verdict in (((252, 262), "unknown"), ((100, 101), "disagree"), ((20, 24), "unknown")):
+        side = Side((Level(Entries(entries, "onset"), None, None),), (), (), (), (), 0.0)
+        (found,) = hierarchy._claims(side, {1: claim(1, 64)})
+        assert found.verdict == verdict
+
+
+def test_why_nothing_was_found_is_said_first():
+    side = Side((), (), (), (), (), 0.2, "quiet rounds differ by 20 %")
+    part = Part("data", "base", 4096, "", side, reason="needs 96 MiB for all of it", complete=False)
+    nothing = Anatomy((part,), (), {}, {}, {}, "2026-01-02T03:04:05.678+00:00")
+    assert "quiet rounds differ by 20 %; needs 96 MiB" in nothing.sentences()[1]
+
+
 def test_a_range_that_is_too_wide_says_nothing_of_a_claim():
     side = Side((Level(Entries((2143, 5166), "uneven"), None, None),), (), (), (), (), 0.0)
     (found,) = hierarchy._claims(side, {1: claim(1, 3072)})

@@ -45,6 +45,7 @@ LEAST_NODES = 24576  # of a side on small translations: beyond every second leve
 TIMES_CLAIMED = 6  # as many nodes as that times the entries that the processor claims, if these are more
 CODE_NODES = 12288  # of the instruction side
 FEWEST_NODES = 64
+FAR_OFF = 2.0  # times a claim, or the reverse: what differs more may be another level
 WIDE = 2.0  # times its lower end: a range up to there says whether a claim is right
 TIMES_REACH = 2  # of the claimed reach: what a side on huge translations needs
 
@@ -224,6 +225,11 @@ class Part:
         return self.side.levels
 
     @property
+    def why(self) -> str:
+        """Why nothing, or not all, could be told: of the curve first."""
+        return "; ".join(filter(None, (self.side.reason, self.reason)))
+
+    @property
     def title(self) -> str:
         """Which side of which pages."""
         return f"{self.name}, {self.pages}"
@@ -282,7 +288,7 @@ class Anatomy(Result):
         """The result in three plain sentences: what it holds, what it costs, what to make of the claims."""
         part = self.data
         if part is None:
-            reasons = (one.reason or one.side.reason for one in self.parts if one.name == "data")
+            reasons = (one.why for one in self.parts if one.name == "data")
             return (
                 "No level of the data side of the TLB is identifiable here.",
                 f"The reason: {next(filter(None, reasons), 'it is not known')}.",
@@ -506,8 +512,8 @@ def _level_text(level: Level, unit: int) -> str:
 
 
 def _reasons(part: Part) -> Iterator[tuple[str, str]]:
-    if part.reason or part.side.reason:
-        yield "further levels" if part.levels else "all", part.reason or part.side.reason
+    if part.why:
+        yield "further levels" if part.levels else "all", part.why
     for number, level in enumerate(part.levels, 1):
         if level.entries.reason:
             yield f"entries of level {number}", level.entries.reason
@@ -811,7 +817,9 @@ def _judged(level: int, side: Side, row: cpuid.TlbClaim | None) -> Claim:
         note = f"{row.note}; {row.candidate} would {'' if _within(row.candidate, measured) else 'not '}agree"
         return Claim(level, row.entries, measured, "unknown", note)
     if not _within(row.entries, measured):
-        return Claim(level, row.entries, measured, "disagree")
+        near = measured[0] <= FAR_OFF * row.entries and row.entries <= FAR_OFF * measured[1]
+        note = "" if near else "so far off that it may be another level"
+        return Claim(level, row.entries, measured, "disagree" if near else "unknown", note)
     if measured[1] > WIDE * measured[0]:
         return Claim(level, row.entries, measured, "unknown", "it lies within a range too wide to tell")
     return Claim(level, row.entries, measured, "agree")
