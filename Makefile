@@ -76,6 +76,7 @@ notebooks: $(VENV)/notebook ## Open the notebooks in JupyterLab
 
 readme: $(VENV)/wheel ## Draw the picture of the README again from its recorded result
 	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-curve.npz --out README.png
+	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-anatomy.npz --out README-anatomy.png
 
 clean: ## Remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
