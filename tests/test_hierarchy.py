@@ -595,10 +595,15 @@ def test_what_the_tlb_holds_is_of_the_memory_that_is_measured(monkeypatch, unit)
 
     monkeypatch.setattr(hierarchy.effective, "effective_page_size", look)
     monkeypatch.setattr(hierarchy.inference, "infer", infer)
-    part = hierarchy._Task(tp.host(), 1 << 25, True, 0, time.perf_counter()).data("thp")
+    part = hierarchy._Task(tp.host(), 1 << 25, True, 0, time.perf_counter() + 9).data("thp")
     assert (part.unit, len(looked)) == (unit, 1)
     assert measured == (looked if unit else [])
     assert "TLB holds" in part.effective if unit else part.reason == "it is unclear"
+
+
+def test_no_time_is_left_for_larger_pages():
+    part = hierarchy._Task(tp.host(), 1 << 25, True, 0, time.perf_counter()).data("thp")
+    assert "the time was over" in part.reason
 
 
 def test_a_page_larger_than_the_memory_is_a_reason():

@@ -649,6 +649,8 @@ class _Task:
         page = find_policy(name).page_size or base
         if page > self.room:
             raise ValueError(f"needs {format_size(page)} for one page, memory={format_size(self.room)}")
+        if page > base and time.perf_counter() > self.deadline:
+            raise TimeoutError("the time was over before it: see max_seconds")
         wanted = max(self._wanted(base), self._wanted(page))
         with Region(min(wanted, self.room) // page * page, name, strict=self.strict) as region:
             self._check(region)
