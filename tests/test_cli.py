@@ -209,6 +209,7 @@ def test_wrong_lists_and_ranges(run, arguments, status, said):
 # --- saved results ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.no_asan
 @pytest.mark.parametrize(
     "kind", ["measurement", "translation", "sweep", "curve", "program_run", "trial", *SINGLE]
 )
