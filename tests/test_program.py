@@ -674,6 +674,7 @@ import os, signal, subprocess, sys, time
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-I", "-S", "-c", sys.argv[1]], stdout=subprocess.DEVNULL)
 child.wait()
+time.sleep(0.5)
 """
 LEAVES_ITS_CHILDREN = """
 import subprocess, sys, time
@@ -695,6 +696,19 @@ def test_times_that_lack_a_child_prove_no_waiting(parent, words):
     assert run.sampling["processes"] == 2
     assert "at least" in dict(run.rows())["peak memory"]
     assert "all of its memory" not in str(run)
+
+
+@pytest.mark.no_asan
+def test_a_child_that_takes_its_times_along_while_it_is_watched(other):
+    parent = other(
+        [*script("print(flush=True)\n" + textwrap.dedent(IGNORES_ITS_CHILDREN)), BUSY.format(seconds=1)]
+    )
+    parent.stdout.readline()
+    run = tp.stat(pid=parent.pid, counters=())
+    assert run.user is None
+    assert run.faults["minor"] is None
+    assert any("nobody waited" in text for text in run.warnings)
+    assert "computes for" not in str(run)
 
 
 def test_who_watches_is_no_child_of_what_is_watched(run_python):

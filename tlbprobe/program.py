@@ -25,7 +25,7 @@ from .launching import Ended, Launched, Word, checked_argv, now_ns
 from .measurement import Get, Put, StrPath, frozen, load, package_version, recorded_host
 from .points import check_number
 from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage, tick
-from .sampling import LOOK_SECONDS, SAMPLED, Sampler
+from .sampling import LOOK_SECONDS, ROUNDED, SAMPLED, Sampler
 from .sweeps import Table, tabulate
 from .units import approximate_size, format_seconds, printable
 from .verdicts import Verdict, judge_run
@@ -534,13 +534,15 @@ def _uncounted(ended: Ended, sampler: Sampler) -> tuple[float | None, list[str]]
     left = sampler.left()
     if left:
         return None, [f"{left} of the processes that it started still run: they are not in its times"]
-    seen = sum(one.cpu for one in sampler.usage.values())
-    if seen - ended.user - ended.system > ROUNDED * tick() * len(sampler.usage):
-        return None, [
-            f"some of its processes ended and nobody waited for them: they used more than its times hold, at "
-            f"least {format_seconds(seen)} in all"
-        ]
+    if sampler.lost(ended.user + ended.system):
+        return None, [UNWAITED.format(format_seconds(sampler.cpu_seen))]
     return 0.0, []
+
+
+UNWAITED = (
+    "some of its processes ended and nobody waited for them: they used more than its times hold, at least {} "
+    "in all"
+)
 
 
 def _fields_of(ended: Ended, name: bytes, sampler: Sampler) -> dict[str, Any]:
@@ -574,6 +576,10 @@ def _attach(pid: int, asked: Watched, touched: bool) -> _Found:
     if pid not in after:
         after, last = sampler.usage, sampler.used_ns or last
     used = used_between(before, after)
+    warnings = list(sampler.complaints())
+    if sampler.lost(sum(one.cpu for one in after.values())):
+        used = dict.fromkeys(used)
+        warnings.append(UNWAITED.format(format_seconds(sampler.cpu_seen)))
     found = {
         "program": name,
         "attached": True,
@@ -587,10 +593,7 @@ def _attach(pid: int, asked: Watched, touched: bool) -> _Found:
         "peak": sampler.peak or None,
         "uncounted": 2 * tick() * len(after),
     }
-    return _Found(found, sampler, counted, list(sampler.complaints()))
-
-
-ROUNDED = 1.5  # ticks by which the sum of two times may be off
+    return _Found(found, sampler, counted, warnings)
 
 
 def used_between(before: Mapping[int, Usage], after: Mapping[int, Usage]) -> dict[str, Any]:

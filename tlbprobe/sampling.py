@@ -27,6 +27,7 @@ from .processes import (
     read_memory,
     read_peak,
     read_resident,
+    tick,
 )
 
 COST_SHARE = 0.01  # of the time that all of it may take; samples leave half of it to looks, if there are any
@@ -45,6 +46,9 @@ FIRST_LOOK = 0.7e-6  # seconds a page, all of it, as long as nothing else is kno
 # Between samples it is seen what the processes are and have used, which is read from a few short files.
 SEE_SECONDS = 0.02  # from one time to the next, at least
 SEE_SHARE = 0.002  # of the time
+
+
+ROUNDED = 1.5  # ticks by which the sum of two times may be off
 
 
 def spent() -> float:
@@ -98,6 +102,7 @@ class Sampler:
         self.peak = 0  # most bytes at once: of all processes as they were seen, or of the first one by itself
         self.usage: Mapping[int, Usage] = {}  # as it was last seen, and when
         self.used_ns: int | None = None
+        self.cpu_seen = 0.0  # most seconds that all of them had used together, as they were seen
         self.most = 0  # processes that were seen at once
         self.sights = self.stopped = 0  # how often it was seen, and standing still
         self.refused = ""  # why memory of some process is missing
@@ -148,6 +153,7 @@ class Sampler:
         if not running:
             return  # it has ended, and what it used was known better before
         self.usage, self.used_ns = usage, now_ns()
+        self.cpu_seen = max(self.cpu_seen, sum(one.cpu for one in usage.values()))
         self.most = max(self.most, len(running))
         self.sights += 1
         self.stopped += all(one.stopped for one in running)
@@ -257,6 +263,13 @@ class Sampler:
             "processes": self.most,
             "stopped": stopped,
         }
+
+    def lost(self, counted: float) -> bool:
+        """Whether more seconds of processors were seen than are counted at the end.
+
+        What a child used goes to its parent as that waits for it; otherwise it is gone with the child.
+        """
+        return self.cpu_seen - counted > ROUNDED * tick() * max(1, self.most)
 
     def left(self) -> int:
         """How many of its processes run now."""
