@@ -75,7 +75,7 @@ smoke: $(VENV)/wheel ## Install the sdist on every other CPython of this machine
 notebooks: $(VENV)/notebook ## Open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks $(ARGS)
 
-readme: $(VENV)/wheel ## Draw the picture of the README again from its recorded result
+readme: $(VENV)/wheel ## Draw the pictures of the README again from their recorded results
 	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-curve.npz --out README.png
 	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-anatomy.npz --out README-anatomy.png
 

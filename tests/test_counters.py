@@ -1301,3 +1301,12 @@ def test_a_number_as_perf_writes_it_is_refused_for_the_same_reason():
         assert (written.status, written.reason, written.command) == (raw.status, raw.reason, raw.command)
     with pytest.raises(ValueError, match="zz"):
         tp.events(names=["cpu/event=zz/"])
+
+
+def test_what_nobody_can_encode_counts_nothing_else(tmp_path):
+    """Where the kernel counts but /sys is hidden, as in some containers."""
+    event = find("cpu/event=0x08,umask=0x10/", processor(tmp_path, 0))
+    assert event.type not in range(5)
+    with pytest.raises(OSError, match=r".") as refused:
+        _core.CounterGroup([event.key])
+    assert refused.value.errno in (errno.ENOENT, errno.EINVAL)

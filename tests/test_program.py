@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -532,6 +533,28 @@ def test_every_thread_is_counted(other):
     assert 3 * pages <= run.counters["page-faults"] < 3 * pages + 1000
     assert run.counters["page-faults"] == run.faults["minor"] + run.faults["major"]
     assert run.counters["task-clock"] > 0
+
+
+def test_threads_that_end_as_they_are_attached_to(monkeypatch):
+    """The others are counted; where there is none left, that is a reason and no count of zero."""
+    mine, other = os.getpid(), 4194304
+    for threads, there in (([mine, other], True), ([other], False), ([], False)):
+        monkeypatch.setattr(counting.machine, "list_names", lambda root, path, found=threads: map(str, found))
+        with counting.counting(("page-faults",), mine, held=False) as read:
+            counted = read()
+        assert ("page-faults" in counted.values) == there
+        assert ("page-faults" in counted.refused) != there
+
+
+def test_a_thread_that_never_had_a_counter_is_scaled_like_the_others():
+    def group(enabled, running, count):
+        return SimpleNamespace(read=lambda: (enabled, running, (count,)))
+
+    groups = {"cycles": [group(100, 50, 7), group(100, 0, 0)], "walks": [group(0, 0, 0)]}
+    counted = counting._read({**groups, "never": [group(10, 0, 0)]}, {}, ())
+    assert counted.values == {"cycles": 28, "walks": 0}
+    assert counted.refused == {"never": counting.NEVER_RAN}
+    assert any("25.0% of the time" in text for text in counted.warnings)
 
 
 def test_no_counter_costs_nothing(monkeypatch):
@@ -1177,16 +1200,6 @@ def command(capfd):
     return call
 
 
-def test_an_interpreter_that_is_missing_is_named(command, tmp_path):
-    script = tmp_path / "script"
-    script.write_text("#!/nonexistent/interpreter\n")
-    script.chmod(0o755)
-    status, _, err = command("stat", "--", script)
-    assert status == 127
-    assert "the interpreter of its '#!' line" in err
-    assert "'#!' line" not in command("stat", "--", tmp_path / "none")[2]
-
-
 def test_report_on_stderr_and_output_on_stdout(command):
     status, out, err = command("stat", "--no-touched", "--", *PYTHON, "print('hello'); raise SystemExit(7)")
     assert (status, out) == (7, "hello\n")
@@ -1229,13 +1242,21 @@ def test_what_cannot_be_run(command, name, status):
         tp.stat([name], **QUIET)
 
 
-def test_what_has_no_interpreter(command, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "status", "words"),
+    [
+        ("exit 3\n", 126, "no shell is started"),
+        ("#!/nonexistent/interpreter\n", 127, "the interpreter of its '#!' line"),
+    ],
+)
+def test_what_has_no_interpreter(command, tmp_path, text, status, words):
     script = tmp_path / "script"
-    script.write_text("exit 3\n")
+    script.write_text(text)
     script.chmod(0o755)
-    status, _, err = command("stat", "--", script)
-    assert status == 126
-    assert "no shell is started" in err
+    found, _, err = command("stat", "--", script)
+    assert found == status
+    assert words in err
+    assert "'#!' line" not in command("stat", "--", tmp_path / "none")[2]
 
 
 def test_out_is_checked_before_anything_runs(command, tmp_path):
@@ -1387,7 +1408,8 @@ def test_switches_of_all_threads(tmp_path):
     assert program.switched_between(before, later) == {"voluntary": 3, "involuntary": 1}
     (root / "proc/7/task/8/status").unlink()
     later = processes.read_switches(7, root)
-    assert program.switched_between(before, later) == {"voluntary": None, "involuntary": None}
+    for then, now in ((before, later), ({}, {})):
+        assert program.switched_between(then, now) == {"voluntary": None, "involuntary": None}
 
 
 def test_what_vanished_is_not_known():

@@ -728,6 +728,20 @@ def test_a_run_waits_for_what_outlives_the_last_one(monkeypatch):
         tp.whatif([*words, "3"], **options)
 
 
+def test_what_a_killed_run_leaves_behind_does_not_hide_the_signal(monkeypatch):
+    monkeypatch.setattr(variants, "_wait_for_children", pytest.fail)
+    killed = [sys.executable, "-I", "-S", "-c", "import os; os.kill(os.getpid(), 9)"]
+    with pytest.raises(variants.ProgramKilledError, match="SIGKILL"):
+        tp.whatif(killed, variants=["refused"], rounds=1, stdin=os.devnull, progress=False)
+
+
+def test_where_only_base_pages_are_offered_a_function_has_nothing_to_try(monkeypatch):
+    """Which is no fault of who asked."""
+    monkeypatch.setattr(trying, "page_policies", lambda: [tp.PagePolicy("base", "base", 4096)])
+    with pytest.raises(RuntimeError, match="no other pages than 'base' can be had: none is on offer"):
+        tp.whatif(lambda array: None, size="64KiB", progress=False)
+
+
 def test_a_pipe_is_announced_and_has_a_limit(monkeypatch):
     told = []
     monkeypatch.setattr(variants, "SPOOL_MOST", 1 << 20)

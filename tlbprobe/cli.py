@@ -880,6 +880,8 @@ def _run_events(options: argparse.Namespace) -> int:
     if not options.json:
         print(counters.whose_events(options.cpu))
     _print_either(options.json, found, _print_events)
+    if not options.json and not options.names:
+        print(MORE_EVENTS)
     return DONE
 
 
@@ -890,11 +892,8 @@ def _print_events(found: Sequence[counters.CounterEvent]) -> None:
     for (status, reason, command), names in _why_not(found).items():
         remedy = f"\n    to allow it: {command}" if command else ""
         print(f"{status}: {', '.join(names)}: {reason}{remedy}")
-    if len(found) > MANY_EVENTS:
-        print(MORE_EVENTS)
 
 
-MANY_EVENTS = 12  # more than somebody asks for by name
 MORE_EVENTS = (
     "Also taken: numbers (r1008, cpu/event=0x08,umask=0x10,cmask=1/), names that the kernel announces in "
     "/sys/bus/event_source/devices, perf's other cache events, and names of libpfm4 where it is installed. "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from . import _core, counters, machine, timing
@@ -65,13 +66,18 @@ def counting(names: Sequence[str], pid: int, *, held: bool) -> Iterator[Callable
 def _open(event: Event, pid: int, held: bool, user_only: bool) -> Iterator[_core.CounterGroup]:
     """One counter for each thread that there is: those to come inherit it."""
     threads = [pid] if held else list(map(int, machine.list_names("/", f"proc/{pid}/task")))
+    opened = 0
     for thread in threads:
-        group = _core.CounterGroup(
-            [event.key], pid=thread, exclude_kernel=user_only, inherit=True, enable_on_exec=held
-        )
-        if not held:
-            group.enable()
-        yield group
+        with suppress(ProcessLookupError):  # a thread may end between any two looks
+            group = _core.CounterGroup(
+                [event.key], pid=thread, exclude_kernel=user_only, inherit=True, enable_on_exec=held
+            )
+            opened += 1
+            if not held:
+                group.enable()
+            yield group
+    if not opened:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
 
 
 def _read(
@@ -86,7 +92,8 @@ def _read(
         if enabled and not running:
             missing[name] = NEVER_RAN
             continue
-        values[name] = sum(count * on / ran for on, ran, (count,) in read if ran)
+        count = sum(one[2][0] for one in read)
+        values[name] = count * enabled / running if running else count  # it may not have run at all
         if running < enabled:
             scaled.append(f"{name} had a counter for {running / enabled:.1%} of the time: it is scaled")
     return Counted(values, missing, (*warnings, *scaled))

@@ -24,7 +24,7 @@ from .measurement import (
     from_below,
     hazard_rows,
     hazards_of,
-    load,
+    load_as,
     recorded_host,
 )
 from .pages import BackingError, Region, find_policy
@@ -303,10 +303,10 @@ def _effective(region: Region, seed: int, cpu: int | None) -> str:
 
 def _of_this_machine(given: Anatomy | StrPath) -> Anatomy:
     """An anatomy, or what a file holds; a ValueError for any other result, machine, or nothing to draw."""
-    anatomy = given if isinstance(given, Anatomy) else load(given)
-    what = "" if isinstance(given, Anatomy) else f"={os.fspath(given)!r}"
-    if not isinstance(anatomy, Anatomy):
-        raise ValueError(f"anatomy{what} holds no anatomy, but a {anatomy.kind}")
+    if isinstance(given, Anatomy):
+        anatomy, what = given, ""
+    else:
+        anatomy, what = load_as(given, Anatomy, "anatomy", "anatomy"), f"={os.fspath(given)!r}"
     if anatomy.data is None:
         raise ValueError(f"anatomy{what} found no level on the data side: there is nothing to draw")
     its, here = recorded_host(anatomy.host), facts.host()

@@ -21,6 +21,7 @@ from .machine import CPUS, Root, cpuinfo, read_text
 from .pmus import Pmu, near
 
 HARDWARE, SOFTWARE, CACHE, RAW = 0, 1, 3, 4  # types of perf_event_open
+NO_PMU = 0xFFFFFFFF  # ... and one that no kernel knows: what nobody can encode must not count something else
 LINUX = "Linux 7.2"
 LISTS = f"{LINUX} tools/perf/pmu-events/arch"
 
@@ -766,11 +767,9 @@ def _written(name: str, parts: Sequence[str], on: Processor) -> Event | Absent:
     if modifiers or not terms or not pmus.NAME.fullmatch(unit):
         raise ValueError(f"counters: {name!r} must be PMU/TERM=NUMBER,.../ without modifiers behind it")
     pmu = on.pmu if unit == "cpu" and on.pmu else pmus.find_pmu(unit, on.root)
-    if (
-        pmu is None and unit == "cpu"
-    ):  # as a number would be, it is refused with the reason that there is none
+    if pmu is None and unit == "cpu":  # the kernel refuses it as it does a number, and for the same reason
         Pmu.check_numbers(terms)
-        return Event(name, "as it is written", on.raw_type, 0, encoding=name)
+        return Event(name, "as it is written", NO_PMU, 0, encoding=name)
     if pmu is None:
         here = ", ".join(pmus.pmu_names(on.root)) or "none"
         return Absent(name, f"there is no PMU {unit!r} here; there are: {here}")

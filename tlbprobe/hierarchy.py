@@ -637,7 +637,7 @@ class _Task:
             with warnings.catch_warnings():
                 warnings.simplefilter(
                     "ignore", RuntimeWarning
-                )  # of other pages: `_check` says it, in the result
+                )  # `_check` tells of other pages, in the result
                 part = self._data(name)
         except (MemoryError, BackingError, OSError, ValueError) as error:
             part = Part("data", name, None, "", NO_SIDE, reason=str(error))
@@ -684,7 +684,6 @@ class _Task:
         claimed, line = self._claimed(unit), machine.cache_line_size()
         wanted = self._wanted(unit)
         nodes = min(wanted, region.mapped_bytes) // unit
-        self._check(region)
         with Region(nodes * line) as beside, _far(self.warnings, wanted=unit == region.base_page) as far:
             hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
             side = inference.infer(hardware, self.seed, self.until(SIDE_SECONDS))
@@ -727,14 +726,13 @@ class _Task:
                 side = inference.infer(sources[0], self.seed, self.until(SIDE_SECONDS))
                 first = side.levels[:1]
                 side, reason = inference.of_pages(side, sources[0], sources[1], self.until(HALF_SECONDS))
-                first_kept = bool(first) and side.levels[:1] == first
+                sure = int(side.levels[:1] == first)  # whether the first level is still that
         except (MemoryError, BackingError, OSError, ValueError) as error:
             return _timed(Part("instruction", "base", unit, "", NO_SIDE, reason=str(error)), start)
         claimed = _claimed(self.host.tlb, "instruction", unit)
         claims = _claims(side, claimed)
         if reason:
             note = "some rises are not of translation: which level it is, is not sure"
-            sure = 1 if first_kept else 0
             later = (replace(claim, verdict="unknown", note=note) for claim in claims[sure:])
             claims = (*claims[:sure], *later)
         part = Part("instruction", "base", unit, "", side, claims, reason=reason)

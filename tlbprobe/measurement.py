@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +107,9 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         return html_table(self.title, self.rows())
+
+
+Saved = TypeVar("Saved", bound=Result)
 
 
 def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -205,6 +208,14 @@ def load(path: StrPath) -> Any:
     except Exception as error:  # there is no end to what damage looks like
         message = f"{os.fspath(path)!r} is damaged, not a whole tlbprobe file: {error}"
         raise FileFormatError(message) from error
+
+
+def load_as(path: StrPath, kind: type[Saved], name: str, what: str) -> Saved:
+    """Read a result of one kind, as a parameter of that name wants it; a ValueError for any other."""
+    found = load(path)
+    if not isinstance(found, kind):
+        raise ValueError(f"{name}={os.fspath(path)!r} holds no {what}, but a {found.kind}")
+    return found
 
 
 def _decode(content: bytes) -> Result:

@@ -72,16 +72,19 @@ def read_peak(pid: int, root: Root = "/") -> int:
 
 def read_resident(pid: int, root: Root = "/") -> int:
     """Bytes in memory, roughly and at no cost to speak of; 0 for one that has ended."""
-    return _resident(_with_memory(pid, root), root)
+    return next(filter(None, (_resident(folder, root) for folder in _folders(pid, root))), 0)
 
 
 def _with_memory(pid: int, root: Root) -> str:
-    """Folder that tells of a process's memory: a thread's, if the first one has ended before the others."""
-    first = f"proc/{pid}"
-    if _resident(first, root):
-        return first
-    others = (f"{first}/task/{one}" for one in machine.list_names(root, f"{first}/task") if one != str(pid))
-    return next((folder for folder in others if _resident(folder, root)), first)
+    """Folder that tells of a process's memory."""
+    return next((folder for folder in _folders(pid, root) if _resident(folder, root)), f"proc/{pid}")
+
+
+def _folders(pid: int, root: Root) -> Iterator[str]:
+    """A process, then its threads: the first one may have ended before the others, and tells nothing then."""
+    yield f"proc/{pid}"
+    for thread in machine.list_names(root, f"proc/{pid}/task"):
+        yield f"proc/{pid}/task/{thread}"
 
 
 def _resident(folder: str, root: Root) -> int:

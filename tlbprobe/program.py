@@ -22,7 +22,7 @@ from . import facts, machine
 from .accessed import why_touched_is_unknown
 from .counting import PROGRAM_COUNTERS, Counted, counting
 from .launching import Ended, Launched, Word, checked_argv, now_ns
-from .measurement import Get, Put, StrPath, frozen, load, package_version, recorded_host
+from .measurement import Get, Put, StrPath, frozen, load_as, package_version, recorded_host
 from .points import check_number
 from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage, tick
 from .sampling import LOOK_SECONDS, ROUNDED, SAMPLED, Sampler
@@ -211,14 +211,8 @@ class ProgramRun(Table):
             yield "to know more", text
         if not self.attached:
             yield "ended", f"by {signal_name(self.signal)}" if self.signal else f"exit status {self.status}"
-        times = zip(("wall", "user", "system"), (self.wall, self.user, self.system), strict=True)
-        yield (
-            "time",
-            ", ".join(
-                f"{name} {'unknown' if seconds is None else format_seconds(seconds)}"
-                for name, seconds in times
-            ),
-        )
+        times = {"wall": self.wall, "user": self.user, "system": self.system}
+        yield "time", ", ".join(f"{name} {_time_text(seconds)}" for name, seconds in times.items())
         yield "page faults", _listed(self.faults)
         yield "context switches", _listed(self.switches)
         yield "peak memory", self._peak_text()
@@ -237,12 +231,9 @@ class ProgramRun(Table):
     def _peak_text(self) -> str:
         if self.peak is None:
             return "not known"
+        size = approximate_size(self.peak)
         many = self.sampling.get("processes", 1) > 1
-        return (
-            f"at least {approximate_size(self.peak)}: samples of all its processes"
-            if many
-            else approximate_size(self.peak)
-        )
+        return f"at least {size}: samples of all its processes" if many else size
 
     def _memory_rows(self) -> Iterator[tuple[str, str]]:
         if self.huge_share is None:
@@ -324,6 +315,10 @@ def signal_name(number: int | None) -> str:
         return signal.Signals(number or 0).name
     except ValueError:
         return f"signal {number}"
+
+
+def _time_text(seconds: float | None) -> str:
+    return "unknown" if seconds is None else format_seconds(seconds)
 
 
 def _listed(counts: Mapping[str, int | None]) -> str:
@@ -485,10 +480,7 @@ def _earlier(against: StrPath | ProgramRun | None) -> dict[str, Any] | None:
 
 def load_run(path: StrPath) -> ProgramRun:
     """Read a saved run; a ValueError for another kind of result."""
-    run = load(path)
-    if not isinstance(run, ProgramRun):
-        raise ValueError(f"against={os.fspath(path)!r} holds no run of a program, but a {run.kind}")
-    return run
+    return load_as(path, ProgramRun, "against", "run of a program")
 
 
 @dataclass(frozen=True)
@@ -569,9 +561,8 @@ def _attach(pid: int, asked: Watched, touched: bool) -> _Found:
         with suppress(KeyboardInterrupt):
             sampler.until(end.wait, asked.seconds)
         later, last = read_switches(pid), now_ns()
-        after: Mapping[int, Usage] = (
-            sampler.tree.usage()
-        )  # also of one that has ended, as long as nobody has asked for its status
+        # Also of one that has ended, as long as nobody has asked for its status.
+        after: Mapping[int, Usage] = sampler.tree.usage()
         counted = read()
     if pid not in after:
         after, last = sampler.usage, sampler.used_ns or last
@@ -615,7 +606,7 @@ def _risen(name: str, before: Mapping[int, Usage], after: Mapping[int, Usage]) -
 
 def switched_between(before: Mapping[int, Switches], after: Mapping[int, Switches]) -> dict[str, int | None]:
     """Context switches of threads between two moments; ``None`` where one of them took its own along."""
-    if before.keys() - after.keys():
+    if not before or before.keys() - after.keys():
         return {"voluntary": None, "involuntary": None}
     now, then = (np.sum(list(of_threads.values()), axis=0) for of_threads in (after, before))
     return dict(zip(("voluntary", "involuntary"), (now - then).tolist(), strict=True))

@@ -42,11 +42,9 @@ LOOK_SECONDS = 0.02
 MARKING = 0.5e-6  # seconds a page
 FIRST_LOOK = 0.7e-6  # seconds a page, all of it, as long as nothing else is known
 
-
 # Between samples it is seen what the processes are and have used, which is read from a few short files.
 SEE_SECONDS = 0.02  # from one time to the next, at least
 SEE_SHARE = 0.002  # of the time
-
 
 ROUNDED = 1.5  # ticks by which the sum of two times may be off
 
@@ -159,7 +157,7 @@ class Sampler:
         self.stopped += all(one.stopped for one in running)
 
     def too_early(self) -> float:
-        """Seconds until a sample keeps to its share; 0 if it does so now."""
+        """Seconds until a sample keeps to its share; 0 or less if it does so now."""
         self.peak = max(self.peak, read_peak(self.pid, self.root))
         pids = self.usage or (self.pid,)
         resident = sum(read_resident(pid, self.root) for pid in pids)
@@ -277,11 +275,9 @@ class Sampler:
 
     def why_not_looked(self) -> str:
         """Say why nobody looked at what it touches."""
-        if self.unlooked or self.samples:
-            return (
-                self.unlooked or "looking at what it touches would have cost more than its share of the time"
-            )
-        return "it was over before it could be looked at"
+        if not self.samples:
+            return "it was over before it could be looked at"
+        return self.unlooked or "looking at what it touches would have cost more than its share of the time"
 
     def complaints(self) -> Iterator[str]:
         """What a reader must know of the samples."""

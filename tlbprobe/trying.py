@@ -100,8 +100,8 @@ def whatif(
     privilege as it starts another one cannot do so while it is traced.
     Confounded by: what else the variants change. Huge pages save faults, too; glibc allocates otherwise.
     Limits: only memory of glibc's ``malloc`` can be offered huge pages. Programs on musl or with an allocator
-    of their own ignore the offer, and the result says so. Of a function, only the array
-    is on the pages in question, its temporaries are not.
+    of their own ignore the offer, and the result says so. Of a function, only the array is on the pages in
+    question, its temporaries are not.
 
     Examples
     --------
@@ -137,12 +137,12 @@ def _try_function(
 ) -> Trial:
     size = call.size
     names = _policies(variants)
-    if len(names) < 2:
+    if variants is not None and len(names) < 2:
         raise ValueError(f"variants={names!r} is one page policy: a trial compares two at least")
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with _regions(size, names, keep=variants is None) as (regions, refused):
         if len(regions) < 2:
-            reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
+            reasons = "; ".join(f"{name}: {why}" for name, why in refused.items()) or "none is on offer"
             raise RuntimeError(f"no other pages than {next(iter(regions))!r} can be had: {reasons}")
         before = {name: region.check_backing() for name, region in regions.items()}
         order = balanced_order(rounds, len(regions), seed)

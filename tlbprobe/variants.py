@@ -234,7 +234,6 @@ def _run_once(
         running.go()
         sampler.until(running.wait)
         ended = running.finish()
-    outlived = _wait_for_children(sampler, program_name(words[0]))
     signal = ended.signal or running.told_to_end
     if signal is not None:
         name = program_name(words[0])
@@ -250,7 +249,7 @@ def _run_once(
         **_memory("", most),
         **_memory("exit_", last[0].memory if last else None),
         status=ended.status,
-        outlived=outlived,
+        outlived=_wait_for_children(sampler, program_name(words[0])),
     )
 
 
