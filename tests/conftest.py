@@ -27,13 +27,14 @@ from tlbprobe import (
     Sweep,
     Translation,
     Trial,
-    machine,
 )
-from tlbprobe.cli import main
-from tlbprobe.curves import view_sizes
-from tlbprobe.faultparts import Part as FaultPart
-from tlbprobe.hierarchy import Anatomy, Claim, Part
-from tlbprobe.inference import Cost, Dearer, Entries, Level, Side, WalkStep
+from tlbprobe.display.cli import main
+from tlbprobe.hierarchy.anatomy import Anatomy, Part
+from tlbprobe.hierarchy.claims import Claim
+from tlbprobe.hierarchy.inference import Cost, Dearer, Entries, MeasuredLevel, Side, WalkStep
+from tlbprobe.machine.limits import control_groups
+from tlbprobe.sweeps.curve import view_sizes
+from tlbprobe.sweeps.fault_parts import FaultPart
 
 
 def pytest_configure():
@@ -53,9 +54,10 @@ import ctypes, errno, gc, json, mmap, os, platform, re, resource, signal, sys, t
 from pathlib import Path
 import numpy as np
 import tlbprobe as tp
-from tlbprobe import machine, pages
+from tlbprobe.machine import files, limits, paging
+from tlbprobe.memory import backing, budget, folios, policies
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-BASE, PMD = machine.base_page_size(), machine.pmd_size()
+BASE, PMD = paging.base_page_size(), paging.pmd_size()
 
 def answer(value):
     print(json.dumps(value), flush=True)
@@ -133,7 +135,7 @@ def group():
     made, enabled = [], []
 
     def make(controller, limits):
-        mine = next(machine._groups("/", {controller}), None)
+        mine = next(control_groups("/", {controller}), None)
         if mine is None:
             pytest.skip(f"no control group has the controller {controller!r}")
         parent = Path("/", *mine)
@@ -305,8 +307,8 @@ def make_fault_parts(**runs):
 def make_anatomy():
     """Two levels, of which the ways of the second are not identifiable; no instruction side."""
     hit, walk = Cost(1.9, 1.88, 1.92, 81), Cost(35.0, 33.5, 36.5, 7306)
-    first = Level(Entries((72, 72), "sharp", (70, 80)), None, hit, ways=72, sets=1)
-    second = Level(
+    first = MeasuredLevel(Entries((72, 72), "sharp", (70, 80)), None, hit, ways=72, sets=1)
+    second = MeasuredLevel(
         Entries((3072, 3072), "onset", (2900, 3600)),
         hit,
         walk,

@@ -9,12 +9,15 @@ import sys
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import advice, cli, machine
-from tlbprobe.cli import main
+from tlbprobe.display import cli
+from tlbprobe.display.cli import main
+from tlbprobe.machine import paging
+from tlbprobe.memory.needs import page_needs
+from tlbprobe.programs import mappings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 THP, HUGETLB = "sys/kernel/mm/transparent_hugepage", "sys/kernel/mm/hugepages"
-BASE = machine.base_page_size()
+BASE = paging.base_page_size()
 PMD = 2 * MIB
 
 
@@ -52,7 +55,7 @@ def tree(tmp_path):
 
 
 def needs(size, root):
-    return {need.policy.name: need for need in advice.page_needs(size, root)}
+    return {need.policy.name: need for need in page_needs(size, root)}
 
 
 def test_eight_gib_as_the_article_counts(tree):
@@ -106,7 +109,7 @@ def test_commands(tree):
 
 
 def test_an_empty_tree_is_unknown_and_not_zero(tmp_path):
-    (need,) = advice.page_needs("1GiB", tmp_path)
+    (need,) = page_needs("1GiB", tmp_path)
     assert (need.policy.name, need.reserved, need.obtainable, need.left_bytes) == ("base", None, None, None)
     assert need.enough is None
 
@@ -129,7 +132,7 @@ def program(tree):
             "proc/7/smaps": "".join(entries),
             "proc/7/status": status,
         })  # fmt: skip
-        return advice.program_mappings(7, tree)
+        return mappings.program_mappings(7, tree)
 
     return build
 
@@ -194,7 +197,7 @@ def test_largest_first_and_nothing_that_is_not_there(program):
         entry(AT, MIB), entry(2 * AT, 8 * MIB, Rss=0), entry(3 * AT, 4 * MIB, AnonHugePages=4 * MIB)
     )
     assert [one.resident for one in found] == [4 * MIB, MIB]
-    assert advice.whole_program(found) == "4 MiB of 5 MiB resident are on huge pages (80%)"
+    assert mappings.whole_program(found) == "4 MiB of 5 MiB resident are on huge pages (80%)"
 
 
 def test_a_program_that_ends_while_it_is_read(program):
@@ -206,13 +209,13 @@ def test_a_program_that_ends_while_it_is_read(program):
 
 def test_no_such_program(tree):
     with pytest.raises(ProcessLookupError, match="pid=12345"):
-        advice.program_mappings(12345, tree)
+        mappings.program_mappings(12345, tree)
 
 
 @pytest.mark.parametrize("pid", [0, -1, True, 1.5, "7"])
 def test_a_wrong_pid(pid):
     with pytest.raises(ValueError if pid in (0, -1) else TypeError, match="pid="):
-        advice.program_mappings(pid)
+        mappings.program_mappings(pid)
 
 
 def test_our_own_program():
@@ -225,7 +228,7 @@ def test_our_own_program():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start somebody else's program")
 def test_somebody_elses_program():
-    script = "import os; from tlbprobe import advice; os.setuid(65534); advice.program_mappings(1)"
+    script = "import os, tlbprobe as tp; os.setuid(65534); tp.program_mappings(1)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "PermissionError" in done.stderr
 

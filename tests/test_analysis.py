@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlbprobe import analysis
+from tlbprobe.results import analysis
 
 bench = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "bench" / "coverage.py")))
 

@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tlbprobe as tp
-from tlbprobe import machine, pages
-from tlbprobe.pages import Need, PagePolicy, budget, check_budget, page_table_bytes
-from tlbprobe.units import parse_size
+from tlbprobe.machine import limits, paging
+from tlbprobe.memory import policies
+from tlbprobe.memory.budget import MARGIN, Need, budget, check_budget, fit_together, page_table_bytes
+from tlbprobe.memory.policies import PagePolicy, mapped_size
+from tlbprobe.units import page_suffix, parse_size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-BASE = machine.base_page_size()
-PMD = machine.pmd_size()
+BASE = paging.base_page_size()
+PMD = paging.pmd_size()
 ORDINARY = PagePolicy("base", "base", BASE)
 POOLED = PagePolicy("hugetlb", "hugetlb", 2 * MIB)
 
@@ -60,19 +62,19 @@ def test_page_tables_are_included(roomy):
     tables = 512 * GIB // BASE * 8
     assert page_table_bytes(512 * GIB) == tables
     assert need.needed - need.fixed == 512 * GIB + tables
-    write(roomy, {"proc/meminfo": f"MemAvailable: {(512 * GIB + pages.MARGIN + tables // 2) >> 10} kB"})
+    write(roomy, {"proc/meminfo": f"MemAvailable: {(512 * GIB + MARGIN + tables // 2) >> 10} kB"})
     refusal(512 * GIB, ORDINARY, roomy)
 
 
 @pytest.mark.parametrize("base", [4 * KIB, 16 * KIB, 64 * KIB])
 def test_page_tables_follow_the_base_page(monkeypatch, base):
-    monkeypatch.setattr(machine, "base_page_size", lambda: base)
+    monkeypatch.setattr(paging, "base_page_size", lambda: base)
     assert page_table_bytes(64 * GIB) == 64 * GIB // base * 8
 
 
 @pytest.mark.parametrize("size", [64 * KIB, 2 * MIB, GIB])
 def test_small_hugetlb_pages_need_page_tables_too(roomy, monkeypatch, size):
-    monkeypatch.setattr(machine, "base_page_size", lambda: 4 * KIB)
+    monkeypatch.setattr(paging, "base_page_size", lambda: 4 * KIB)
     need = budget(64 * GIB, PagePolicy("hugetlb", "hugetlb", size), root=roomy)[0]
     assert need.needed - need.fixed == (page_table_bytes(64 * GIB) if size < 2 * MIB else 0)
 
@@ -103,7 +105,7 @@ def test_where_nothing_fits_it_says_so(roomy):
 def test_the_largest_size_that_would_fit_fits_and_is_the_largest(tmp_path_factory, size, left, page, kind):
     root = write(tmp_path_factory.getbasetemp() / "any", {"proc/meminfo": f"MemAvailable: {left >> 10} kB"})
     policy = PagePolicy("any", kind, page)
-    mapped = pages.mapped_size(size, policy)
+    mapped = mapped_size(size, policy)
     try:
         check_budget(mapped, policy, "this", root)
     except MemoryError as error:
@@ -113,7 +115,7 @@ def test_the_largest_size_that_would_fit_fits_and_is_the_largest(tmp_path_factor
         if fits:
             check_budget(fits, policy, "this", root)
         with pytest.raises(MemoryError):  # by a part of 64, since what is left moves
-            check_budget(pages.mapped_size(fits + fits // 63 + 1, policy), policy, "this", root)
+            check_budget(mapped_size(fits + fits // 63 + 1, policy), policy, "this", root)
 
 
 @given(st.integers(1, 1 << 60), st.integers(0, 1 << 60), st.integers(0, 1 << 30))
@@ -157,7 +159,7 @@ def test_the_tightest_group_above_counts(roomy, version, tight):
     error = refusal(GIB, ORDINARY, roomy)
     assert "control group limit" in str(error)
     assert "768 MiB left" in str(error)
-    assert largest_fit(error) < 768 * MIB - pages.MARGIN
+    assert largest_fit(error) < 768 * MIB - MARGIN
     check_budget(largest_fit(error), ORDINARY, "this", root=roomy)
 
 
@@ -231,7 +233,7 @@ def test_pages_that_a_pool_has_need_no_ordinary_memory(roomy):
 
 
 def test_pages_that_a_pool_would_grow_by_come_out_of_ordinary_memory(roomy):
-    available = pages.MARGIN + 101 * MIB
+    available = MARGIN + 101 * MIB
     write(roomy, {"proc/meminfo": f"MemAvailable: {available >> 10} kB", **pool(overcommit=4096)})
     error = refusal(GIB, POOLED, roomy)
     assert largest_fit(error) == 100 * MIB
@@ -247,7 +249,7 @@ def test_hugetlb_without_ordinary_memory_for_the_rest_fits_not_at_all(roomy):
 
 
 def test_split_mappings_count_against_max_map_count(roomy, monkeypatch):
-    monkeypatch.setattr(pages, "_piece", lambda policy: 64 * KIB)
+    monkeypatch.setattr(policies, "piece_of", lambda policy: 64 * KIB)
     write(roomy, {"proc/sys/vm/max_map_count": 1064, "proc/self/maps": "line\n" * 99 + "line"})
     policy = PagePolicy("thp-64K", "mthp", 64 * KIB)
     error = refusal(64 * MIB, policy, roomy)
@@ -355,7 +357,7 @@ def test_a_control_group_limit_is_an_error_and_no_killing(run_python, group, nam
 
 # --- a pool of a known size ------------------------------------------------------------------------------
 
-POOL_SIZE = machine.default_hugetlb_size()
+POOL_SIZE = paging.default_hugetlb_size()
 POOL = f"/sys/kernel/mm/hugepages/hugepages-{(POOL_SIZE or 0) >> 10}kB"
 
 
@@ -368,7 +370,7 @@ def reserved(setting):
     def reserve(count, overcommit=0):
         setting(f"{POOL}/nr_overcommit_hugepages", overcommit)
         setting(f"{POOL}/nr_hugepages", count)
-        if machine.hugetlb_pools()[POOL_SIZE].available != count:
+        if paging.hugetlb_pools()[POOL_SIZE].available != count:
             pytest.skip("the kernel could not fill the pool")
 
     return reserve
@@ -381,8 +383,8 @@ def test_a_pool_that_fits_to_the_page(reserved):
         assert (region.backing().page_size, region.backing().proof) == (POOL_SIZE, "proved")
         assert region.backing(1).page_size == POOL_SIZE
         assert region.address % POOL_SIZE == 0
-        assert machine.hugetlb_pools()[POOL_SIZE].free == 0
-    assert machine.hugetlb_pools()[POOL_SIZE].free == 4
+        assert paging.hugetlb_pools()[POOL_SIZE].free == 0
+    assert paging.hugetlb_pools()[POOL_SIZE].free == 4
 
 
 def test_hugetlb_folios(reserved):
@@ -429,7 +431,7 @@ def test_a_pool_may_grow_as_far_as_it_is_allowed(reserved):
 def test_a_pool_taken_between_the_budget_and_the_mapping_is_a_memory_error(reserved, monkeypatch):
     reserved(2)
     with tp.Region(2 * POOL_SIZE, "hugetlb"):
-        monkeypatch.setattr(pages, "check_budget", lambda *_: None)
+        monkeypatch.setattr(budget, "check_budget", lambda *_: None)
         with pytest.raises(MemoryError, match="another process"):
             tp.Region(POOL_SIZE, "hugetlb", strict=False)
 
@@ -446,7 +448,7 @@ def test_pages_that_vanish_before_they_are_populated_are_no_signal(reserved, run
         if {filtered}:
             refuse(MADVISE, errno.EACCES)
         budgeted = caught(tp.Region, 4 * {POOL_SIZE}, "hugetlb")
-        pages.check_budget = lambda *_: None
+        budget.check_budget = lambda *_: None
         forced = caught(tp.Region, 4 * {POOL_SIZE}, "hugetlb")
         with tp.Region(2 * {POOL_SIZE}, "hugetlb") as region:
             answer([budgeted, forced, region.backing().page_size])
@@ -456,17 +458,17 @@ def test_pages_that_vanish_before_they_are_populated_are_no_signal(reserved, run
     assert "control group limit" in found[0][1]
     assert name in found[0][1]
     assert found[2] == POOL_SIZE
-    assert machine.hugetlb_pools()[POOL_SIZE].free == 4
+    assert paging.hugetlb_pools()[POOL_SIZE].free == 4
 
 
 def test_gigantic_pages(setting):
-    sizes = [size for size in machine.hugetlb_pools() if size != POOL_SIZE and size <= GIB]
-    if not sizes or (machine.memory_available() or 0) < 8 * GIB:
+    sizes = [size for size in paging.hugetlb_pools() if size != POOL_SIZE and size <= GIB]
+    if not sizes or (limits.memory_available() or 0) < 8 * GIB:
         pytest.skip("no other hugetlb size, or not the memory for one")
     size = sizes[-1]
-    name = f"hugetlb-{pages.page_suffix(size)}"
+    name = f"hugetlb-{page_suffix(size)}"
     setting(f"/sys/kernel/mm/hugepages/hugepages-{size >> 10}kB/nr_hugepages", 1)
-    if machine.hugetlb_pools()[size].available != 1:
+    if paging.hugetlb_pools()[size].available != 1:
         pytest.skip("no contiguous memory for one")
     with tp.Region(1, name) as region:
         assert region.mapped_bytes == size
@@ -482,17 +484,17 @@ def test_gigantic_pages(setting):
 def test_regions_fit_together_or_not(roomy):
     write(roomy, {"proc/meminfo": f"MemAvailable: {10 * MIB} kB"})  # 10 GiB
     pool = PagePolicy("hugetlb", "hugetlb", 2 * MIB)
-    assert pages.fit_together([], roomy)
-    assert pages.fit_together([(4 * GIB, ORDINARY), (4 * GIB, ORDINARY), (900 * GIB, pool)], roomy)
-    assert not pages.fit_together([(4 * GIB, ORDINARY)] * 3, roomy)
+    assert fit_together([], roomy)
+    assert fit_together([(4 * GIB, ORDINARY), (4 * GIB, ORDINARY), (900 * GIB, pool)], roomy)
+    assert not fit_together([(4 * GIB, ORDINARY)] * 3, roomy)
 
 
 def test_split_mappings_are_counted_together(roomy, monkeypatch):
-    monkeypatch.setattr(pages, "_piece", lambda policy: 64 * KIB if policy.kind == "mthp" else 0)
-    monkeypatch.setattr(pages, "_mappings_left", lambda _: 1000)
+    monkeypatch.setattr(policies, "piece_of", lambda policy: 64 * KIB if policy.kind == "mthp" else 0)
+    monkeypatch.setattr("tlbprobe.memory.budget._mappings_left", lambda _: 1000)
     mthp = PagePolicy("thp-64K", "mthp", 64 * KIB)
-    assert pages.fit_together([(999 * 64 * KIB, mthp), (GIB, ORDINARY)], roomy)
-    assert not pages.fit_together([(600 * 64 * KIB, mthp)] * 2, roomy)
+    assert fit_together([(999 * 64 * KIB, mthp), (GIB, ORDINARY)], roomy)
+    assert not fit_together([(600 * 64 * KIB, mthp)] * 2, roomy)
 
 
 def test_no_command_is_named_that_would_take_all_memory(roomy):

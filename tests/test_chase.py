@@ -11,13 +11,16 @@ import pytest
 from pure_c import Kernel, Poll, Run
 
 import tlbprobe as tp
-from tlbprobe import machine
-from tlbprobe.probes import node_parameters
+from tlbprobe import _core
+from tlbprobe.machine import paging
+from tlbprobe.measuring.nodes import node_parameters
+from tlbprobe.memory import budget
+from tlbprobe.memory import region as regions
 from tlbprobe.units import parse_size
 
 CSRC = Path(__file__).parents[1] / "csrc"
-LINE = machine.cache_line_size()
-BASE = machine.base_page_size()
+LINE = paging.cache_line_size()
+BASE = paging.base_page_size()
 QUICK = {"max_seconds": 0.02}
 
 
@@ -293,7 +296,7 @@ def test_nodes_are_linked_and_walked(size, stride, nodes, placement):
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):
-    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
     with pytest.raises(error, match=re.escape(said)):
         tp.chase(**{"size": "64KiB", **arguments})
 
@@ -410,8 +413,9 @@ def test_only_pages_that_hold_a_node_are_touched(run_python):
         tp.chase("1MiB", max_seconds=0.01)
         before = memory()
         found = []
-        real = tp.points.Point.time
-        tp.points.Point.time = lambda self, *more: (real(self, *more), found.append(memory()))
+        from tlbprobe.measuring.point import Point
+        real = Point.time
+        Point.time = lambda self, *more: (real(self, *more), found.append(memory()))
         m = tp.chase("8TiB", stride="1GiB", max_seconds=0.02, verify=True)
         answer([before, found[0], m.params["nodes"], [m.backing.page_size, m.backing.proof], memory()])
     """)
@@ -448,7 +452,7 @@ def test_packed_lines_are_all_that_is_mapped():
 def test_pages_of_nodes_fill_tlb_sets_evenly():
     """Of 512 nodes 2 MiB apart, every value of the low bits of the page number comes equally often."""
     stride, nodes = 512 * BASE, 512
-    with tp.pages.SparseRegion(stride * nodes, nodes, "nodes") as region:
+    with regions.SparseRegion(stride * nodes, nodes, "nodes") as region:
         given = node_parameters(nodes, stride, "spread", 0)
         with tp._core.Session([(region, "chase", 0, stride * nodes, given)]) as session:
             assert session.verify() == (nodes,)
@@ -468,7 +472,7 @@ def present(address, size, page):
 
 
 def test_too_much_of_it_is_refused_with_figures(monkeypatch):
-    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
     with pytest.raises(
         MemoryError, match=r"chase of 67108864 nodes at a stride of 1 MiB needs .* \(page tables"
     ):
@@ -484,9 +488,9 @@ def test_strict_overcommit_is_refused_by_name(tmp_path):
     with pytest.raises(
         MemoryError, match=r"vm.overcommit_memory=2 refuses; .* sysctl vm.overcommit_memory=0"
     ):
-        tp.pages.check_sparse_budget(1 << 40, 1, "it", tmp_path)
+        budget.check_sparse_budget(1 << 40, 1, "it", tmp_path)
     setting.write_text("1\n")
-    tp.pages.check_sparse_budget(1 << 40, 1, "it", tmp_path)
+    budget.check_sparse_budget(1 << 40, 1, "it", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -499,7 +503,7 @@ def test_strict_overcommit_is_refused_by_name(tmp_path):
     ],
 )
 def test_page_tables_are_counted(mapped, touched, tables):
-    assert tp.pages.sparse_bytes(mapped, touched, 4096) == (touched + tables) * 4096
+    assert budget.sparse_bytes(mapped, touched, 4096) == (touched + tables) * 4096
 
 
 @pytest.mark.parametrize("chains", [2, 3, 4, 5])

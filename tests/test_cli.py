@@ -18,28 +18,11 @@ import time
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import cli, curves
+from tlbprobe.display import cli
+from tlbprobe.record import RECORDS
 
-COMMANDS = [
-    "curve",
-    "chase",
-    "stride",
-    "lookup",
-    "objects",
-    "jump",
-    "places",
-    "fault",
-    "shootdown",
-    "translation",
-    "anatomy",
-    "stat",
-    "whatif",
-    "host",
-    "pages",
-    "events",
-    "show",
-    "plot",
-]
+OTHERS = ["curve", "anatomy", "stat", "whatif", "host", "pages", "events", "show", "plot"]
+COMMANDS = [OTHERS[0], *RECORDS, *OTHERS[1:]]
 SINGLE = ["page_times", "shootdown_times", "fault_parts"]  # results of times of single accesses
 HUGE = "900000T"  # no machine has it
 QUICK = ["--max-seconds", "0.02"]
@@ -411,7 +394,7 @@ def test_an_error_without_words_says_its_name(run, monkeypatch):
     def fail(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr(curves, "run_points", fail)
+    monkeypatch.setattr("tlbprobe.sweeps.curve.run_points", fail)
     assert run("curve", "--sizes", "64K") == (1, "", "tlbprobe: MemoryError\n")
 
 
@@ -420,7 +403,7 @@ def test_outputs_are_checked_before_measuring(run, tmp_path, monkeypatch, option
     def fail(*_, **__):
         pytest.fail("it was measured")
 
-    monkeypatch.setattr(curves, "run_points", fail)
+    monkeypatch.setattr("tlbprobe.sweeps.curve.run_points", fail)
     for path in (tmp_path / "none" / "x.png", "/proc/x.png", "/dev/null/x.png"):
         status, out, err = run("curve", option, path)
         assert (status, out) == (1, "")
@@ -456,7 +439,7 @@ def test_warnings_are_short(run, monkeypatch):
         warnings.warn("the pages are others", RuntimeWarning, stacklevel=2)
         raise RuntimeError("and so it ends")
 
-    monkeypatch.setattr(curves, "run_points", warn)
+    monkeypatch.setattr("tlbprobe.sweeps.curve.run_points", warn)
     assert run("curve", "--sizes", "64K") == (
         1,
         "",
@@ -564,7 +547,7 @@ def test_ascii_terminal(saved):
 # A shell that starts its children in the background lets them ignore Ctrl-C.
 HEARING = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from tlbprobe.cli import main; print('here', flush=True); sys.exit(main())"
+    "from tlbprobe.display.cli import main; print('here', flush=True); sys.exit(main())"
 )
 
 

@@ -19,13 +19,17 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, counters, machine, pmus, timing
-from tlbprobe.counters import Group, Trial, Verdict
-from tlbprobe.events import Absent, Event, find, processor
+from tlbprobe import _core
+from tlbprobe.counters import groups, pmus
+from tlbprobe.counters.events import Absent, Event, find, processor
+from tlbprobe.counters.groups import EventTrial, EventVerdict, Group
+from tlbprobe.machine import paging
+from tlbprobe.measuring import slices
+from tlbprobe.record import RECORDS
 
 CSRC = Path(__file__).parents[1] / "csrc"
-BASE = machine.base_page_size()
-LINE = machine.cache_line_size()
+BASE = paging.base_page_size()
+LINE = paging.cache_line_size()
 QUICK = {"max_seconds": 0.02}
 TASK_CLOCK, PAGE_FAULTS, SWITCHES, MINOR, MAJOR = ((1, number, 0, 0) for number in (1, 2, 3, 5, 6))
 NOT_THERE = (1, 1 << 40, 0, 0)  # no software event has that number
@@ -224,7 +228,7 @@ def test_another_thread_is_counted_and_cannot_be_measured():
         go.set()
         thread.join()
         _, _, (faults,) = counted.read()
-    assert faults >= (1 if machine.thp_mode() == "always" else 256)
+    assert faults >= (1 if paging.thp_mode() == "always" else 256)
 
 
 CHILD = """
@@ -337,13 +341,13 @@ def two_turns():
 
 def test_bad_groups_are_refused_and_let_go(two_turns):
     session, software, first, _ = two_turns
-    for groups, error in (
+    for given, error in (
         ((software, software), RuntimeError),
         ((None,), TypeError),
         ([software], TypeError),
     ):
         with pytest.raises(error):
-            session.measure((1,), 1, groups)
+            session.measure((1,), 1, given)
     with pytest.raises(ValueError, match="at most 32 groups"):
         session.measure((1,), 1, (software,) * 33)
     assert session.measure((1,), 1, (software, first))["counted"].shape == (1, 1, 7)
@@ -698,7 +702,7 @@ GUEST = {"virtualisation.guest": True, "perf.pmu": "none", "perf.paranoid": 2, "
     ],
 )  # fmt: skip
 def test_reasons_are_words_to_act_on(event, code, host, reason, command):
-    found = counters.why_refused(event, code, host)
+    found = groups.why_refused(event, code, host)
     assert (found.name, found.meaning) == (event.name, event.meaning)
     assert reason in found.reason
     assert command in found.command
@@ -745,7 +749,7 @@ def test_an_unprivileged_user_counts_what_is_allowed(run_python):
     """User space alone where the level is 2; what happens in the kernel is then refused, not zero."""
     level, found, refused, warnings = run_python(
         """
-        from tlbprobe import facts
+        from tlbprobe.machine import facts
         level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
         tp.chase("64KiB", max_seconds=0.02)  # which imports what another user may not be allowed to read
         facts._recent.cache_clear()
@@ -796,32 +800,32 @@ def test_somebody_elses_thread_is_refused(run_python):
 
 
 def test_scaling():
-    values = counters.scaled(
+    values = groups.scaled(
         np.array([10, 10, 10, 0]), np.array([100, 100, 100, 100]), np.array([100, 50, 0, 100])
     )
     assert values.tolist()[:2] == [10, 20]
     assert math.isnan(values[2]), "never running is missing, not zero"
     assert values[3] == 0
-    assert math.isnan(counters.scaled(np.array([0]), np.array([0]), np.array([0]))[0])
+    assert math.isnan(groups.scaled(np.array([0]), np.array([0]), np.array([0]))[0])
 
 
 def test_columns_of_several_groups():
     events = [[WALKS, FAULTS], [Event("cycles", "", 0, 0)]]
     rows = np.array([[8, 8, 40, 4, 0, 0, 0], [0, 0, 0, 0, 9, 3, 12], [8, 4, 40, 4, 0, 0, 0]])
-    found = counters.columns(rows, events, accesses=4)
+    found = groups.columns(rows, events, accesses=4)
     assert found["walks"].per_access[[0, 2]].tolist() == [10, 20]
     assert found["page-faults"].per_access[[0, 2]].tolist() == [1, 2]
     assert np.isnan(found["walks"].per_access[1])
     assert found["cycles"].per_access[1] == 9
     assert found["walks"].ran == 0.75
     assert found["cycles"].ran == pytest.approx(1 / 3)
-    nothing = counters.columns(np.zeros((3, 3), np.int64), [[WALKS]], 4)["walks"]
+    nothing = groups.columns(np.zeros((3, 3), np.int64), [[WALKS]], 4)["walks"]
     assert np.isnan(nothing.per_access).all()
     assert math.isnan(nothing.ran)
 
 
 def counting_of(*events, **changes):
-    return counters.Counting([Group((event,), None) for event in events], **changes)
+    return groups.Counting([Group((event,), None) for event in events], **changes)
 
 
 def test_scaled_values_are_marked_and_missing_ones_have_a_reason():
@@ -838,7 +842,7 @@ def test_scaled_values_are_marked_and_missing_ones_have_a_reason():
 
 
 def test_without_counters_nothing_is_read():
-    found = counters.Counting(absent={"walks": Absent("walks", "no", "do it")}).read(None, 10)
+    found = groups.Counting(absent={"walks": Absent("walks", "no", "do it")}).read(None, 10)
     assert (found.values, found.warnings, found.refused) == ({}, [], {"walks": "no; to allow it: do it"})
 
 
@@ -888,8 +892,8 @@ def hardware_events(count):
 )
 def test_events_go_in_as_few_groups_as_there_is_room_for(monkeypatch, room, events, sizes):
     hardware = Hardware(room)
-    monkeypatch.setattr(counters._core, "CounterGroup", hardware)
-    packed = counters.pack([*hardware_events(events), FAULTS], user_only=False)
+    monkeypatch.setattr(groups._core, "CounterGroup", hardware)
+    packed = groups.pack([*hardware_events(events), FAULTS], user_only=False)
     assert [len(one.events) for one in packed.groups] == [1, *sizes]
     assert packed.groups[0].events == (FAULTS,), "software first, and apart"
     assert [event for one in packed.groups[1:] for event in one.events] == hardware_events(events)
@@ -900,16 +904,16 @@ def test_events_go_in_as_few_groups_as_there_is_room_for(monkeypatch, room, even
 
 
 def test_a_counter_that_others_use_is_waited_for(monkeypatch):
-    monkeypatch.setattr(counters._core, "CounterGroup", Hardware(4, busy=50))
-    packed = counters.pack(hardware_events(2), user_only=False)
+    monkeypatch.setattr(groups._core, "CounterGroup", Hardware(4, busy=50))
+    packed = groups.pack(hardware_events(2), user_only=False)
     assert [len(one.events) for one in packed.groups] == [2]
 
 
 def test_a_counter_that_others_hold_is_missing(monkeypatch):
     hardware = Hardware(4, taken=4)
-    monkeypatch.setattr(counters._core, "CounterGroup", hardware)
-    monkeypatch.setattr(counters, "recent_host", lambda: {"perf.nmi_watchdog": True})
-    packed = counters.pack(hardware_events(2), user_only=False)
+    monkeypatch.setattr(groups._core, "CounterGroup", hardware)
+    monkeypatch.setattr(groups, "recent_host", lambda: {"perf.nmi_watchdog": True})
+    packed = groups.pack(hardware_events(2), user_only=False)
     assert packed.groups == []
     assert hardware.open == 0
     for event in hardware_events(2):
@@ -924,7 +928,7 @@ def test_a_counter_that_others_hold_is_missing(monkeypatch):
 
 
 def trial(far=1.0, near=0.0, stores=1.0, ns=50.0):
-    return Trial(far, near, stores, ns, ns, ns)
+    return EventTrial(far, near, stores, ns, ns, ns)
 
 
 @pytest.mark.parametrize(
@@ -961,27 +965,27 @@ def trial(far=1.0, near=0.0, stores=1.0, ns=50.0):
     ],
 )
 def test_judging(kind, found, status, evidence):
-    verdict = counters.judge(Event("x", "", 4, 1, kind=kind), found)
+    verdict = groups.judge_event(Event("x", "", 4, 1, kind=kind), found)
     assert verdict.status == status
     assert evidence in verdict.evidence
 
 
 def test_where_not_even_cycles_count_nothing_does():
-    dead = Verdict("dead", "it stays at 0")
+    dead = EventVerdict("dead", "it stays at 0")
     unknown = Event("walks_2m", "", 4, 1)
-    assert counters.judge(unknown, trial(), dead) == Verdict(
+    assert groups.judge_event(unknown, trial(), dead) == EventVerdict(
         "dead", "not even cycles count here: it stays at 0"
     )
-    assert counters.judge(unknown, trial(), Verdict("counts", "")).status == "untried"
+    assert groups.judge_event(unknown, trial(), EventVerdict("counts", "")).status == "untried"
     base = Event("walks_4k", "", 4, 1, kind="walks_of_base_pages")
-    assert counters.judge(base, trial(0), None, base_page=65536).status == "untried"
+    assert groups.judge_event(base, trial(0), None, base_page=65536).status == "untried"
 
 
 @pytest.fixture
 def untried():
-    counters.forget_trials()
+    groups.forget_trials()
     yield
-    counters.forget_trials()
+    groups.forget_trials()
 
 
 def with_kind(kind):
@@ -991,12 +995,12 @@ def with_kind(kind):
 @needs_tsc
 def test_trials_on_a_counter_that_is_known(untried):
     """The time-stamp counter counts as cycles do."""
-    as_cycles = counters.prove([with_kind("cycles"), FAULTS], False, processor())
+    as_cycles = groups.prove([with_kind("cycles"), FAULTS], False, processor())
     assert as_cycles.keys() == {"tsc"}, "the kernel's own events need no trial"
     assert as_cycles["tsc"].status == "counts"
     assert "for each ns of dependent loads" in as_cycles["tsc"].evidence
-    counters.forget_trials()
-    assert counters.prove([tsc], False, processor())["msr/tsc/"] == counters.UNTRIED
+    groups.forget_trials()
+    assert groups.prove([tsc], False, processor())["msr/tsc/"] == groups.UNTRIED
 
 
 def test_an_event_is_tried_once_a_process(untried, monkeypatch):
@@ -1007,20 +1011,20 @@ def test_an_event_is_tried_once_a_process(untried, monkeypatch):
         tried.append(([event.name for event in events.values()], user_only))
         return {key: trial(150.0) for key in events}, ""
 
-    monkeypatch.setattr(counters, "_try_out", try_out)
+    monkeypatch.setattr(groups, "_try_out", try_out)
     one, other = hardware_events(2)
     for events, user_only in (([one], False), ([one], False), ([one, other], False), ([one], True)):
-        verdicts = counters.prove([*events, FAULTS], user_only, processor())
-        assert verdicts == {event.name: counters.UNTRIED for event in events}
+        verdicts = groups.prove([*events, FAULTS], user_only, processor())
+        assert verdicts == {event.name: groups.UNTRIED for event in events}
     assert tried == [(["control", "e0"], False), (["control", "e1"], False), (["control", "e0"], True)]
 
 
 def test_an_event_that_got_no_counter_is_tried_again(untried, monkeypatch):
     tried = []
     outcomes = [({}, "no memory"), ({(4, 0, 0, 0): trial(math.nan)}, ""), ({(4, 0, 0, 0): trial(0.9)}, "")]
-    monkeypatch.setattr(counters, "_try_out", lambda *_: tried.append(1) or outcomes[len(tried) - 1])
+    monkeypatch.setattr(groups, "_try_out", lambda *_: tried.append(1) or outcomes[len(tried) - 1])
     event = Event("walks", "", 4, 0, kind="walks")
-    found = [counters.prove([event], False, processor())["walks"] for _ in range(4)]
+    found = [groups.prove([event], False, processor())["walks"] for _ in range(4)]
     assert [verdict.status for verdict in found] == ["untried", "untried", "counts", "counts"]
     assert found[0].evidence == "no memory"
     assert len(tried) == 3
@@ -1031,15 +1035,15 @@ def test_what_cannot_be_tried_is_believed_and_said_to_be_untried(untried, monkey
     def too_large(groups):
         raise MemoryError("it would not fit")
 
-    monkeypatch.setattr(counters, "_known_work", too_large)
-    verdict = counters.prove([with_kind("walks")], False, processor())["tsc"]
-    assert verdict == Verdict("untried", "it could not be tried: it would not fit")
+    monkeypatch.setattr(groups, "_known_work", too_large)
+    verdict = groups.prove([with_kind("walks")], False, processor())["tsc"]
+    assert verdict == EventVerdict("untried", "it could not be tried: it would not fit")
 
 
 @needs_tsc
 def test_a_dead_counter_is_refused_with_its_evidence(untried, monkeypatch):
-    dead = Verdict("dead", "it stays at 0 over 16384 loads")
-    monkeypatch.setattr(counters, "_verdicts", {(tsc.key, False): dead, (tsc.key, True): dead})
+    dead = EventVerdict("dead", "it stays at 0 over 16384 loads")
+    monkeypatch.setattr(groups, "_verdicts", {(tsc.key, False): dead, (tsc.key, True): dead})
     measured = tp.chase("64KiB", counters=["msr/tsc/", "page-faults"], **QUICK)
     assert measured.refused == {"msr/tsc/": "dead here: it stays at 0 over 16384 loads"}
     assert measured.counters.keys() == {"page-faults"}
@@ -1049,12 +1053,11 @@ def test_a_dead_counter_is_refused_with_its_evidence(untried, monkeypatch):
 
 
 @needs_tsc
-@pytest.mark.parametrize("name", [*sorted(set(tp.PROBES) - {"fault", "shootdown"}), "translation"])
+@pytest.mark.parametrize("name", [name for name, record in RECORDS.items() if record.kernel])
 def test_every_probe_counts_per_access(name):
-    first = {"objects": "1K", "lookup": "1K"}.get(name, "64KiB")
-    probe = tp.translation if name == "translation" else tp.PROBES[name]
-    measured = probe(first, counters=["task-clock", "page-faults", "msr/tsc/"], **QUICK)
-    runs = [measured.spread, measured.packed] if name == "translation" else [measured]
+    counters = ["task-clock", "page-faults", "msr/tsc/"]
+    measured = RECORDS[name].function(RECORDS[name].sample.first, counters=counters, **QUICK)
+    runs = [measured.spread, measured.packed] if isinstance(measured, tp.Translation) else [measured]
     for run in runs:
         assert list(run.counters) == ["task-clock", "page-faults", "msr/tsc/"]
         assert all(values.shape == run.ns.shape for values in run.counters.values())
@@ -1071,9 +1074,9 @@ def test_every_probe_counts_per_access(name):
 @needs_tsc
 def test_more_events_than_counters_take_turns(monkeypatch):
     """As on a machine of one counter: two events, each in half of the slices."""
-    fitting = counters._open_fitting
+    fitting = groups._open_fitting
     monkeypatch.setattr(
-        counters, "_open_fitting", lambda events, user: fitting(events, user) if len(events) == 1 else None
+        groups, "_open_fitting", lambda events, user: fitting(events, user) if len(events) == 1 else None
     )
     other = "msr/config=0/"
     measured = tp.stride("64KiB", accesses=3_000_000, counters=["msr/tsc/", other, "task-clock"])
@@ -1088,9 +1091,9 @@ def test_more_events_than_counters_take_turns(monkeypatch):
 
 @needs_tsc
 def test_fewer_slices_than_groups_leave_some_without_a_turn(monkeypatch):
-    fitting = counters._open_fitting
+    fitting = groups._open_fitting
     monkeypatch.setattr(
-        counters, "_open_fitting", lambda events, user: fitting(events, user) if len(events) == 1 else None
+        groups, "_open_fitting", lambda events, user: fitting(events, user) if len(events) == 1 else None
     )
     measured = tp.stride("64KiB", accesses=10, counters=["msr/tsc/", "msr/config=0/"])
     assert measured.counters.keys() == {"msr/tsc/"}
@@ -1110,8 +1113,8 @@ def test_nothing_is_opened_where_nothing_is_asked(run_python):
         before = len(os.listdir("/proc/self/fd"))
         tp.chase("64KiB", max_seconds=0.02, counters=["page-faults"])
         after = len(os.listdir("/proc/self/fd"))
-        from tlbprobe import counters
-        counters._attempt = counters.processor = None
+        from tlbprobe.counters import groups
+        groups._attempt = groups.processor = None
         answer(before == after and tp.chase("64KiB", max_seconds=0.02).counters == {})
         """
     )
@@ -1132,7 +1135,7 @@ def test_unknown_names_are_refused_before_anything_is_mapped(monkeypatch, wrong)
         def __init__(self, *_, **__):
             pytest.fail("something was mapped")
 
-    monkeypatch.setattr("tlbprobe.points.Region", NoRegion)
+    monkeypatch.setattr("tlbprobe.measuring.point.Region", NoRegion)
     for probe in (tp.chase, tp.translation, tp.stride):
         with pytest.raises(ValueError, match="counters"):
             probe("64KiB", counters=wrong, **QUICK)
@@ -1261,9 +1264,9 @@ def test_what_cannot_be_allowed_is_found_by_trying(monkeypatch):
     def attempt(event, user_only):
         return 0 if user_only else errno.EACCES
 
-    monkeypatch.setattr(counters, "_attempt", attempt)
+    monkeypatch.setattr(groups, "_attempt", attempt)
     on = processor()
-    found = counters.allowed(
+    found = groups.allowed(
         find(name, on) for name in ("page-faults", "context-switches", "nonsense-free"[:0] or "cs")
     )
     assert [event.name for event in found.events] == ["page-faults"]
@@ -1273,9 +1276,9 @@ def test_what_cannot_be_allowed_is_found_by_trying(monkeypatch):
 
 def test_timed_without_counters_has_none():
     with tp.Region("64KiB") as region, _core.Session([stride_part(region, 0, 16)]) as session:
-        ((timed, *_), _) = timing.measure(session, precision=0.5, max_seconds=0.02)
+        ((timed, *_), _) = slices.measure(session, precision=0.5, max_seconds=0.02)
     assert timed.counted is None
-    assert list(itertools.islice(counters.columns(np.zeros((1, 0), np.int64), [], 1), 1)) == []
+    assert list(itertools.islice(groups.columns(np.zeros((1, 0), np.int64), [], 1), 1)) == []
 
 
 @pytest.mark.parametrize("probe", [tp.fault, tp.shootdown])

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import curves, facts, pages, probes, sweeps
+from tlbprobe.machine import facts
+from tlbprobe.memory.backing import Backing
+from tlbprobe.sweeps.curve import view_sizes
 
 SIZES = [16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20]
 
@@ -25,7 +27,7 @@ def asked(made, monkeypatch):
 
         def check_backing(self):
             page = {"base": 4096, "thp-64K": 65536}.get(self.pages, 2 << 20)
-            return pages.Backing(self.pages, page, {page: 1.0}, "proved", "by hand")
+            return Backing(self.pages, page, {page: 1.0}, "proved", "by hand")
 
         def __enter__(self):
             return self
@@ -45,10 +47,11 @@ def asked(made, monkeypatch):
     def translation(size, pages=None, *, working_set=None, **_):
         return point("translation", size, working_set)
 
-    monkeypatch.setattr(sweeps, "Region", NoRegion)
-    monkeypatch.setattr(curves, "effective_page_size", lambda region, *, seed, cpu: f"of {region.pages}")
-    monkeypatch.setattr(probes, "chase", named_like(probes.chase, chase))
-    monkeypatch.setattr(probes, "translation", named_like(probes.translation, translation))
+    monkeypatch.setattr("tlbprobe.sweeps.run.Region", NoRegion)
+    module = "tlbprobe.sweeps.curve"
+    monkeypatch.setattr(f"{module}.effective_page_size", lambda region, *, seed, cpu: f"of {region.pages}")
+    monkeypatch.setattr(f"{module}.chase", named_like(tp.chase, chase))
+    monkeypatch.setattr(f"{module}.translation", named_like(tp.translation, translation))
     return seen
 
 
@@ -60,7 +63,7 @@ def named_like(original, replacement):
 @pytest.fixture
 def offered(monkeypatch):
     """A kernel that offers 64 KiB pages and a hugetlb pool, and not 128 KiB pages."""
-    policies = [
+    known = [
         tp.PagePolicy("base", "base", 4096),
         tp.PagePolicy("thp-64K", "mthp", 65536),
         tp.PagePolicy("thp-128K", "mthp", 131072, False, "it is 'never'", "echo madvise"),
@@ -69,8 +72,9 @@ def offered(monkeypatch):
         tp.PagePolicy("hugetlb", "hugetlb", 2 << 20),
         tp.PagePolicy("hugetlb-1G", "hugetlb", 1 << 30, False, "none free", "echo 1"),
     ]
-    monkeypatch.setattr(pages, "page_policies", lambda root="/": policies)
-    return policies
+    monkeypatch.setattr("tlbprobe.memory.policies.page_policies", lambda root="/": known)
+    monkeypatch.setattr("tlbprobe.sweeps.curve.page_policies", lambda root="/": known)
+    return known
 
 
 def test_default_policies(asked, offered):
@@ -129,7 +133,7 @@ def test_translation_is_not_asked_below_two_pages(asked):
     "sizes", [[1], list(range(1, 100)), [2**k for k in range(12, 40)], [3**k for k in range(12)]]
 )
 def test_view(sizes):
-    view = curves.view_sizes(sizes)
+    view = view_sizes(sizes)
     assert 1 <= len(view) <= 5
     assert view == sorted(view)
     assert view[-1] == max(sizes)
@@ -155,7 +159,7 @@ def test_wrong_arguments_are_refused_before_anything_is_mapped(monkeypatch, argu
     def fail(*_, **__):
         pytest.fail("a region was mapped")
 
-    monkeypatch.setattr(sweeps.Region, "__init__", fail)
+    monkeypatch.setattr("tlbprobe.memory.region.Region.__init__", fail)
     with pytest.raises(ValueError, match=message):
         tp.curve(*arguments, progress=False, **keywords)
 
@@ -172,7 +176,7 @@ def test_why_nobody_knows_what_the_tlb_holds(asked, offered, monkeypatch):
     def fail(region, *, seed, cpu):
         raise ValueError("this Region is too small")
 
-    monkeypatch.setattr(curves, "effective_page_size", fail)
+    monkeypatch.setattr("tlbprobe.sweeps.curve.effective_page_size", fail)
     c = tp.curve(SIZES, ["base", "thp"], progress=False)
     assert c.effective == {"thp": "effective translation size: not identifiable, this Region is too small"}
 

@@ -3,9 +3,10 @@
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import effective, machine
+from tlbprobe.hierarchy import effective
+from tlbprobe.machine import paging
 
-BASE, PMD = machine.base_page_size(), machine.pmd_size() or 1 << 21
+BASE, PMD = paging.base_page_size(), paging.pmd_size() or 1 << 21
 HIT = 1.0
 
 
@@ -36,7 +37,7 @@ def test_small_translations(hardware, factor):
     assert found.reason == ""
 
 
-@pytest.mark.skipif(not machine.pmd_size(), reason="no transparent huge pages")
+@pytest.mark.skipif(not paging.pmd_size(), reason="no transparent huge pages")
 @pytest.mark.parametrize("size", ["8MiB", "64MiB", "512MiB"])
 def test_huge_translations_of_any_region(hardware, size):
     """The step is beyond the end of a small region: then nothing smaller than the page itself is left."""
@@ -49,7 +50,7 @@ def test_huge_translations_of_any_region(hardware, size):
         assert str(found) == f"the TLB holds {effective.format_size(PMD)} translations"
 
 
-@pytest.mark.skipif(not machine.pmd_size(), reason="no transparent huge pages")
+@pytest.mark.skipif(not paging.pmd_size(), reason="no transparent huge pages")
 def test_huge_pages_in_pieces_are_told(hardware):
     hardware(lambda _: BASE)
     with tp.Region("16MiB", "thp") as region:

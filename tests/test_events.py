@@ -1,7 +1,6 @@
 """Events: tables against the kernel's lists, names to encodings, and why a processor has none."""
 
 import csv
-import importlib
 import itertools
 import json
 import os
@@ -12,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlbprobe import counters, libpfm, pmus
-
-events = importlib.import_module("tlbprobe.events")  # tlbprobe.events itself is the function
+from tlbprobe.counters import events, groups, libpfm, pmus
 
 MACHINES = Path(__file__).parent / "machines"
 ROWS = list(csv.DictReader((MACHINES / "perf-lists.csv").read_text().splitlines()))
@@ -146,14 +143,14 @@ def reason(name, on):
 
 
 def tables():
-    for folder, (_, kinds) in events.INTEL.items():
+    for folder, (_, kinds) in events.INTEL_EVENTS.items():
         for pmu, core in kinds.items():
             yield f"x86/{folder}", pmu, core.rows
-    for folder, rows in events.AMD.items():
+    for folder, rows in events.AMD_EVENTS.items():
         yield f"x86/{folder}", "cpu", rows
     for folder, rows in events.ARM_CORES.values():
         yield f"arm64/{folder}", "cpu", rows
-    yield "arm64", "cpu", events.ARM
+    yield "arm64", "cpu", events.ARM_EVENTS
 
 
 TABLES = list(tables())
@@ -187,7 +184,7 @@ def test_what_is_known_of_a_kind_is_judged():
         kind for core in (events.HSW, events.SKL, events.GLC, events.GRT) for _, kind in core.says.values()
     }
     kinds |= {kind for says in (events.AMD_SAYS, events.ARM_SAYS) for _, kind in says.values()}
-    assert {kind.replace(counters.BASE_PAGES, "") for kind in kinds} == {"", *counters.KNOWN}
+    assert {kind.replace(groups.BASE_PAGES, "") for kind in kinds} == {"", *groups.KNOWN}
 
 
 @pytest.mark.parametrize(
@@ -485,7 +482,7 @@ def test_bits_go_where_the_format_says(spans, number):
     assert positions == [bit for span in spans for bit in range(min(span), max(span) + 1)]
     if len(set(positions)) == len(positions):
         fitting = number & (1 << len(positions)) - 1
-        spread = pmus._spread("x", fitting, positions)
+        spread = pmus._spread_bits("x", fitting, positions)
         assert spread.bit_count() == fitting.bit_count()
         assert all((spread >> position & 1) == (fitting >> k & 1) for k, position in enumerate(positions))
 
@@ -585,7 +582,7 @@ def test_tables_agree_with_libpfm(run_python, tmp_path):
     found = run_python(
         f"""
         os.environ["LIBPFM_ENCODE_INACTIVE"] = "1"
-        from tlbprobe import libpfm
+        from tlbprobe.counters import libpfm
         answer([libpfm.encode(name) for name in {names}])
         """
     )

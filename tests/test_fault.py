@@ -21,13 +21,19 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, faultparts, faults, machine, pages
+from tlbprobe import _core
+from tlbprobe.machine import files, paging
+from tlbprobe.measuring import children
+from tlbprobe.memory import budget
+from tlbprobe.memory.policies import default_page, find_policy
+from tlbprobe.probes import fault
+from tlbprobe.sweeps import fault_parts
 from tlbprobe.units import format_size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-BASE, PMD = machine.base_page_size(), machine.pmd_size()
+BASE, PMD = paging.base_page_size(), paging.pmd_size()
 THP = "/sys/kernel/mm/transparent_hugepage"
-ANONYMOUS = [name for name, kind in faults.KINDS.items() if not kind.file]
+ANONYMOUS = [name for name, kind in fault.FAULT_KINDS.items() if not kind.file]
 FORKS = ("fork_parent", "fork_child")
 CHUNKED = ("fill", "populate_write", "map_populate")
 ONE_THREAD = (*CHUNKED, "pread")
@@ -40,7 +46,7 @@ def offered(name):
 
 def kinds_on(policy):
     """Kinds of faults that a kind of pages has; where memset(3) writes, AddressSanitizer faults too."""
-    kinds = [name for name in ANONYMOUS if policy in faults.KINDS[name].policies]
+    kinds = [name for name in ANONYMOUS if policy in fault.FAULT_KINDS[name].policies]
     return [pytest.param(name, marks=pytest.mark.no_asan) if name == "fill" else name for name in kinds]
 
 
@@ -95,7 +101,7 @@ def check_counts(kind, name, page, size, steps, decided_by_kernel=(), times=1):
 @pytest.mark.parametrize("name", ["base", "default"])
 @pytest.mark.parametrize("kind", kinds_on("base"))
 def test_counts_on_base_pages(kind, name):
-    if name == "default" and pages.default_page() != BASE:
+    if name == "default" and default_page() != BASE:
         pytest.skip("memory without advice may get other pages here")
     size = 99 * BASE if kind not in CHUNKED else 2 * MIB
     check_counts(kind, name, BASE, size, (None, 3 * BASE, 98 * BASE), times=3 if name == "base" else 1)
@@ -118,7 +124,7 @@ def between(request, setting):
     if PMD is None or not BASE < size < PMD:
         pytest.skip(f"no transparent huge pages of {size >> 10} KiB")
     setting(f"{THP}/hugepages-{size >> 10}kB/enabled", "madvise")
-    return pages.find_policy(f"thp-{size >> 10}K")
+    return find_policy(f"thp-{size >> 10}K")
 
 
 @pytest.mark.no_asan
@@ -134,14 +140,14 @@ def test_counts_on_pages_between(kind, between):
 @pytest.fixture
 def pool(setting):
     """Reserve eight huge pages of the default size."""
-    size = machine.default_hugetlb_size()
+    size = paging.default_hugetlb_size()
     if size is None or size > 64 * MIB:
         pytest.skip("no pool of a size that a test may fill")
     setting(f"/sys/kernel/mm/hugepages/hugepages-{size >> 10}kB/nr_hugepages", 8)
-    if machine.hugetlb_pools()[size].available != 8:
+    if paging.hugetlb_pools()[size].available != 8:
         pytest.skip("the kernel could not fill the pool")
     yield size
-    assert machine.hugetlb_pools()[size].free == 8, "all came back"
+    assert paging.hugetlb_pools()[size].free == 8, "all came back"
 
 
 @pytest.mark.no_asan
@@ -172,7 +178,7 @@ def test_counts_of_private_writes_to_a_file(order, threads, step):
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_counts_of_memory_that_is_a_file(access):
     m = tp.fault(99 * BASE, kind="memfd", access=access)
-    assert m.faults["expected"] == (99 if access == "write" and machine.shmem_is_small() else None)
+    assert m.faults["expected"] == (99 if access == "write" and paging.shmem_is_small() else None)
     assert m.warnings == ()
     assert 1 <= counted(m) <= 99
 
@@ -194,8 +200,8 @@ def test_counts_of_reading_a_file():
 @pytest.mark.parametrize("touched", [1, 2, 511, 512, 513, 1000, 1024, 1025])
 def test_blocks_share_the_touches_evenly(touched):
     m = tp.fault(touched * BASE, kind="second")
-    assert 1 <= m.touches_per_time <= faults.BLOCK
-    assert m.ns.size == -(-touched // faults.BLOCK)
+    assert 1 <= m.touches_per_time <= fault.BLOCK
+    assert m.ns.size == -(-touched // fault.BLOCK)
     assert touched - m.ns.size < m.ns.size * m.touches_per_time <= touched
     assert m.counts["touches"] == m.ns.size * m.touches_per_time
     assert m.index.tolist() == [k * m.touches_per_time for k in range(m.ns.size)]
@@ -250,7 +256,7 @@ def test_threads_touch_a_part_each(threads):
 @pytest.mark.parametrize("size", [MIB, 4 * MIB, 6 * MIB, 10 * MIB])
 def test_chunks(size):
     m = tp.fault(size, kind="fill")
-    assert m.ns.size == -(-size // faults.CHUNK)
+    assert m.ns.size == -(-size // fault.CHUNK)
     assert m.bytes_per_time * m.ns.size == pytest.approx(size, rel=1e-3)
     assert (m.index * m.params["step"] < size).all()
     assert m.gib_per_second == pytest.approx(size / m.wall_ns * 1e9 / GIB, rel=1e-3)
@@ -325,7 +331,7 @@ def test_copies_of_reserved_pages(pool):
 
 def test_a_pool_that_is_empty_when_a_copy_is_needed(monkeypatch, pool):
     """Whoever owns the pages takes them from the forked process; that one gets no page, and a signal."""
-    monkeypatch.setattr(pages, "check_budget", lambda *_: None)
+    monkeypatch.setattr(budget, "check_budget", lambda *_: None)
     assert counted(tp.fault(8 * pool, "hugetlb", kind="fork_parent")) == 8
     with pytest.raises(MemoryError, match=r"no huge page was left|ran out of memory"):
         tp.fault(8 * pool, "hugetlb", kind="fork_child")
@@ -376,7 +382,7 @@ def test_pages_are_proved_without_the_scan(run_python):
     found = run_python(
         """
         refuse(IOCTL, errno.ENOTTY, 1, PAGEMAP_SCAN)
-        runs = [tp.fault("8MiB", name) for name in ("base", "thp") if pages.find_policy(name).offered]
+        runs = [tp.fault("8MiB", name) for name in ("base", "thp") if policies.find_policy(name).offered]
         read = tp.fault("1MiB", kind="write_after_read")
         backings = [m.backing for m in (*runs, tp.shootdown("1MiB"))]
         answer([[(one.page_size, one.proof, one.method) for one in backings],
@@ -486,11 +492,11 @@ def test_wrong_parameters(monkeypatch, parameters, error, words):
         tp.fault(**{"size": MIB, **parameters})
 
 
-@pytest.mark.parametrize("kind", faults.KINDS)
+@pytest.mark.parametrize("kind", fault.FAULT_KINDS)
 def test_kinds_that_make_no_sense_on_some_pages(kind, monkeypatch):
     monkeypatch.setattr(_core, "fault", lambda *_, **__: pytest.fail("measured"))
     for policy in tp.page_policies():
-        if policy.kind not in faults.KINDS[kind].policies:
+        if policy.kind not in fault.FAULT_KINDS[kind].policies:
             with pytest.raises(ValueError, match=f"pages='{policy.name}' makes no sense with kind='{kind}'"):
                 tp.fault(MIB, policy.name, kind=kind)
 
@@ -553,8 +559,8 @@ def test_kinds_of_the_compiled_part():
         _core.fault("x", **CORE)
     header = (Path(__file__).parents[1] / "csrc" / "tlbprobe.h").read_text()
     listed = header.partition("#define TLB_FAULT_KINDS(X)")[2].partition("/*")[0]
-    assert set(re.findall(r"X\((\w+)\)", listed)) == {kind.core for kind in faults.KINDS.values()}
-    assert set(faults.KINDS) == set(get_args(faults.KindName))
+    assert set(re.findall(r"X\((\w+)\)", listed)) == {kind.core for kind in fault.FAULT_KINDS.values()}
+    assert set(fault.FAULT_KINDS) == set(get_args(fault.KindName))
 
 
 def test_more_touches_than_can_be_counted(monkeypatch):
@@ -589,7 +595,7 @@ def test_what_went_wrong_is_told_as_it_is():
 )
 def test_words_of_failures(ended, on_file, error, words):
     with pytest.raises(error, match=words):
-        raise faults.failure(*ended, file=on_file)
+        raise children.failure(*ended, file=on_file)
 
 
 # --- files -----------------------------------------------------------------------------------------------
@@ -771,7 +777,7 @@ def test_writes_in_parts(monkeypatch):
 @pytest.mark.parametrize("kind", ["shared_file", "pread"])
 def test_a_disk_that_is_too_small_is_not_filled(monkeypatch, temporary, kind):
     monkeypatch.setattr(os, "write", lambda *_: pytest.fail("written"))
-    monkeypatch.setattr(machine, "file_system", lambda *_: "ext4")
+    monkeypatch.setattr(files, "file_system", lambda *_: "ext4")
     with pytest.raises(OSError, match=r"No space left on device: .* are left") as error:
         tp.fault("15TiB", kind=kind, access="read")
     assert error.value.errno == errno.ENOSPC
@@ -783,7 +789,7 @@ def test_a_small_tmpfs(temporary):
     if done.returncode:
         pytest.skip("only root may mount a file system to fill")
     try:
-        assert machine.file_system(temporary.stat().st_dev) == "tmpfs"
+        assert files.file_system(temporary.stat().st_dev) == "tmpfs"
         with pytest.raises(OSError, match="No space left"):
             tp.fault(2 * MIB, kind="shared_file")
         assert tp.fault(MIB // 2, kind="shared_file").ns.size == MIB // 2 // BASE
@@ -800,7 +806,7 @@ def test_a_small_tmpfs(temporary):
 @pytest.mark.parametrize("kind", ON_DISK)
 def test_a_file_in_memory_is_never_cold(kind):
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
-        if machine.file_system(os.fstat(file.fileno()).st_dev) != "tmpfs":
+        if files.file_system(os.fstat(file.fileno()).st_dev) != "tmpfs":
             pytest.skip("/dev/shm is no tmpfs")
         file.write(b"1" * 4 * BASE)
         file.flush()
@@ -813,7 +819,7 @@ def test_a_file_in_memory_is_never_cold(kind):
 
 @pytest.mark.parametrize("kind", ON_DISK)
 def test_a_cold_file(kind):
-    if machine.file_system(Path(tempfile.gettempdir()).stat().st_dev) not in ("ext4", "xfs", "btrfs"):
+    if files.file_system(Path(tempfile.gettempdir()).stat().st_dev) not in ("ext4", "xfs", "btrfs"):
         pytest.skip("the temporary folder is not on a disk whose cache can be dropped")
     m = tp.fault(99 * BASE, kind=kind, cache="cold")
     assert m.counts["cached_bytes"] == 0
@@ -929,7 +935,7 @@ def test_a_control_group_kills_the_measuring_process_alone(run_python, group, ki
         f"""
         Path({str(path)!r}, "cgroup.procs").write_text(str(os.getpid()))
         first = caught(tp.fault, 256 * MIB, kind={kind!r})
-        pages.check_budget = lambda *_: None
+        budget.check_budget = lambda *_: None
         answer([first, caught(tp.fault, 256 * MIB, kind={kind!r}), tp.fault(MIB).ns.size])
         """
     )
@@ -1196,7 +1202,7 @@ def test_saved_and_loaded(tmp_path):
             assert (one == other).all()
 
 
-@pytest.mark.parametrize("kind", faults.KINDS)
+@pytest.mark.parametrize("kind", fault.FAULT_KINDS)
 def test_every_kind_speaks_and_draws(kind):
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -1204,7 +1210,7 @@ def test_every_kind_speaks_and_draws(kind):
     mpl.use("agg")
     m = tp.fault(MIB, kind=kind)
     text = str(m)
-    assert faults.KINDS[kind].about in text
+    assert fault.FAULT_KINDS[kind].about in text
     assert f"fault: {kind} of 1 MiB on" in text
     assert json.loads(json.dumps(m.summary(), allow_nan=False))["times"] == m.ns.size
     figure = m.figure()
@@ -1294,14 +1300,14 @@ def parts():
 
 
 def test_every_part_has_a_figure_or_a_reason(parts):
-    assert [part.name for part in parts.parts] == [*faultparts.PARTS, *faultparts.SLOPE]
+    assert [part.name for part in parts.parts] == [*fault_parts.PARTS, *fault_parts.SLOPE]
     for part in parts.parts:
         assert part.how
         assert part.ns is None or (math.isfinite(part.ns) and part.per)
         assert part is parts[part.name]
     with pytest.raises(KeyError):
         parts["nothing"]
-    assert {"write", *faultparts.KINDS} <= parts.runs.keys()
+    assert {"write", *fault_parts.BESIDE_WRITES} <= parts.runs.keys()
     for name, run in parts.runs.items():
         assert run.params["bytes"] == 8 * MIB
         assert run.warnings == (), name
@@ -1343,7 +1349,7 @@ def by_hand(made):
 
 
 def separated(runs, **missing):
-    return {part.name: part for part in faultparts._separate(runs, missing)}
+    return {part.name: part for part in fault_parts._separate(runs, missing)}
 
 
 def test_parts_are_what_they_are_said_to_be(by_hand):
@@ -1387,7 +1393,7 @@ def test_parts_that_cannot_be_separated(by_hand, made):
 
 def test_a_kind_that_fails_is_a_reason(monkeypatch):
     """MADV_POPULATE_WRITE is not known before Linux 5.14; forks need twice the memory."""
-    real = faultparts.fault
+    real = fault_parts.fault
 
     def fail(size, *arguments, kind="write", **keywords):
         if kind == "populate_write":
@@ -1396,12 +1402,14 @@ def test_a_kind_that_fails_is_a_reason(monkeypatch):
             raise MemoryError("it needs twice as much")
         return real(size, *arguments, kind=kind, **keywords)
 
-    monkeypatch.setattr(faultparts, "fault", fail)
+    monkeypatch.setattr(fault_parts, "fault", fail)
     found = tp.fault_parts("1MiB")
     for name in ("trap alone", "hidden by a hypervisor"):
         assert found[name].ns is None
         assert "needs Linux 5.14" in found[name].how
-    assert found["copying"] == faultparts.Part("copying", None, "", "fork_child: it needs twice as much")
+    assert found["copying"] == fault_parts.FaultPart(
+        "copying", None, "", "fork_child: it needs twice as much"
+    )
     assert found["second touch"].ns is not None
 
 
@@ -1409,7 +1417,7 @@ def test_a_pool_that_is_too_small_is_a_reason(pool):
     """Offered, since there are pages, but fewer than it takes: the other parts are there all the same."""
     found = tp.fault_parts(16 * pool)
     assert not [name for name in found.runs if "hugetlb" in name]
-    for name in faultparts.SLOPE:
+    for name in fault_parts.SLOPE:
         assert "write on hugetlb: fault(size=" in found[name].how
         assert "largest size that would fit is" in found[name].how
     assert found["whole first write"].ns > 0
@@ -1463,7 +1471,7 @@ def test_command_for_parts(run, tmp_path):
     status, out, err = run("fault", "1MiB", "--parts", "--out", tmp_path / "p", "--plot", tmp_path / "p.svg")
     assert (status, err) == (0, "")
     assert "where the time of a page fault goes, on 1 MiB each" in out
-    assert all(name in out for name in (*faultparts.PARTS, *faultparts.SLOPE))
+    assert all(name in out for name in (*fault_parts.PARTS, *fault_parts.SLOPE))
     assert tp.load(tmp_path / "p").kind == "fault_parts"
     assert run("fault", "1MiB", "--parts", "--csv")[1].startswith("part,ns,per,how\nmapping,")
     assert len(json.loads(run("fault", "1MiB", "--parts", "--json")[1])["parts"]) == 11
@@ -1491,13 +1499,13 @@ def test_wrong_commands(run, arguments, status, words):
 
 
 def test_types_of_file_systems(tmp_path):
-    assert machine.file_system(5, tmp_path) is None
+    assert files.file_system(5, tmp_path) is None
     (tmp_path / "proc/self").mkdir(parents=True)
     mounts = "21 1 0:5 / / rw shared:1 - tmpfs none rw\n22 1 8:1 / /disk rw - ext4 /dev/a rw\ngarbled 0:9\n"
     (tmp_path / "proc/self/mountinfo").write_text(mounts)
-    assert machine.file_system(os.makedev(0, 5), tmp_path) == "tmpfs"
-    assert machine.file_system(os.makedev(8, 1), tmp_path) == "ext4"
-    assert machine.file_system(os.makedev(0, 9), tmp_path) is None
+    assert files.file_system(os.makedev(0, 5), tmp_path) == "tmpfs"
+    assert files.file_system(os.makedev(8, 1), tmp_path) == "ext4"
+    assert files.file_system(os.makedev(0, 9), tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -1514,7 +1522,7 @@ def test_types_of_file_systems(tmp_path):
 def test_sizes_of_shared_memory(tmp_path, whole, sized, small):
     for path, text in (("shmem_enabled", whole), ("hugepages-64kB/shmem_enabled", sized)):
         if text:
-            file = tmp_path / machine.THP / path
+            file = tmp_path / paging.THP / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{text}\n")
-    assert machine.shmem_is_small(tmp_path) == small
+    assert paging.shmem_is_small(tmp_path) == small

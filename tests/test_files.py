@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import measurement, sweeps
+from tlbprobe.results import result
+from tlbprobe.sweeps import sweep
 
 SINGLE = ["page_times", "shootdown_times", "fault_parts"]  # of times of single accesses
 KINDS = [
@@ -77,7 +78,7 @@ def saved(examples, tmp_path):
 
 
 def test_every_kind_has_an_example():
-    assert sorted(KINDS) == sorted(measurement.KINDS)
+    assert sorted(KINDS) == sorted(result.RESULTS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -348,12 +349,12 @@ def test_modes_and_links(examples, tmp_path):
 
 
 def test_check_writable_leaves_nothing(tmp_path):
-    measurement.check_writable(tmp_path / "x.npz")
+    result.check_writable(tmp_path / "x.npz")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_points_know_their_kinds():
-    assert set(sweeps.POINTS) <= set(measurement.KINDS)
+    assert set(sweep.POINTS) <= set(result.RESULTS)
 
 
 def test_what_is_no_regular_file_is_not_read():

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, cpuid, hierarchy, inference, model
-from tlbprobe.cpuid import TlbClaim
-from tlbprobe.hierarchy import Anatomy, Part
-from tlbprobe.inference import Cost, Entries, Level, Side, WalkStep
-from tlbprobe.model import QUIET, Cache, Machine, Noise, Simulation
+from tlbprobe import _core, model
+from tlbprobe.hierarchy import anatomy, claims, inference, measure
+from tlbprobe.hierarchy.anatomy import Anatomy, Part
+from tlbprobe.hierarchy.inference import Cost, Entries, MeasuredLevel, Side, WalkStep
+from tlbprobe.hierarchy.model import QUIET, Cache, Machine, Noise, Simulation
+from tlbprobe.machine import cpuid, paging
+from tlbprobe.machine.cpuid import TlbClaim
 
 L = model.Level
 DATA = Path(__file__).parent / "data"
@@ -101,7 +103,7 @@ def test_the_order_of_a_round_is_drawn_anew():
             asked.append(nodes)
             return super().pair(nodes, spacing, slices)
 
-    curve = inference.Curve(Listening(MACHINES["zen 4"]), np.random.default_rng(0))
+    curve = inference.RoundsByNodes(Listening(MACHINES["zen 4"]), np.random.default_rng(0))
     curve.ask([8, 16, 32, 64, 128, 256], 4)
     rounds = [tuple(asked[k : k + 6]) for k in range(0, 24, 6)]
     assert all(sorted(one) == [8, 16, 32, 64, 128, 256] for one in rounds)
@@ -375,7 +377,7 @@ def claim(level, entries, *, side="data", reliable=True, candidate=None, sizes=(
 
 def side_of(*ranges, even=True):
     return Side(
-        tuple(Level(Entries(one, "onset" if even else "uneven"), None, None) for one in ranges),
+        tuple(MeasuredLevel(Entries(one, "onset" if even else "uneven"), None, None) for one in ranges),
         (),
         (),
         (),
@@ -406,32 +408,35 @@ def side_of(*ranges, even=True):
     ],
 )
 def test_claims_level_by_level(ranges, rows, verdicts):
-    claims = hierarchy._claims(side_of(*ranges), hierarchy._claimed(rows, "data", 4096))
-    assert [one.verdict for one in claims] == verdicts
+    found = claims.judged_claims(side_of(*ranges), claims.claimed_levels(rows, "data", 4096))
+    assert [one.verdict for one in found] == verdicts
 
 
 def test_a_claim_in_doubt_says_what_would_agree():
-    (one,) = hierarchy._claims(side_of((4000, 4200)), {1: claim(1, 128, reliable=False, candidate=4096)})
+    (one,) = claims.judged_claims(side_of((4000, 4200)), {1: claim(1, 128, reliable=False, candidate=4096)})
     assert "4096 would agree" in str(one)
 
 
 def test_after_an_uneven_level_it_is_not_known_which_is_which():
     side = Side(
-        (Level(Entries((60, 99), "uneven"), None, None), Level(Entries((200, 210)), None, None)),
+        (
+            MeasuredLevel(Entries((60, 99), "uneven"), None, None),
+            MeasuredLevel(Entries((200, 210)), None, None),
+        ),
         (),
         (),
         (),
         (),
         0.0,
     )
-    claims = hierarchy._claims(side, {1: claim(1, 64), 2: claim(2, 205)})
-    assert [one.verdict for one in claims] == ["agree", "unknown"]
+    found = claims.judged_claims(side, {1: claim(1, 64), 2: claim(2, 205)})
+    assert [one.verdict for one in found] == ["agree", "unknown"]
 
 
 def test_recorded_dumps_make_claims_of_every_level():
     """AMD leaf 5 as a register dump: 64 entries for base pages on the data side."""
     dump = {(0, 0): (13, 0x68747541, 0x444D4163, 0x69746E65), (0x80000005, 0): (0, 0xFF40FF40, 0, 0)}
-    claimed = hierarchy._claimed(cpuid.tlb(dump), "data", 4096)
+    claimed = claims.claimed_levels(cpuid.tlb(dump), "data", 4096)
     assert {level: row.entries for level, row in claimed.items()} == {1: 64}
 
 
@@ -447,7 +452,7 @@ def test_three_sentences(examples):
 
 
 def test_nothing_found_is_said_in_three_sentences():
-    part = Part("data", "base", 4096, "", hierarchy.NO_SIDE, reason="it would not fit")
+    part = Part("data", "base", 4096, "", anatomy.NO_SIDE, reason="it would not fit")
     nothing = Anatomy((part,), (), {}, {}, {}, "2026-01-02T03:04:05.678+00:00")
     sentences = nothing.sentences()
     assert len(sentences) == 3
@@ -490,17 +495,19 @@ def test_with_little_memory_a_hit_of_the_next_level_is_no_walk(here):
 
 def test_an_instruction_level_that_is_left_out_does_not_move_the_others(monkeypatch):
     """Nothing is said of the claims then: which level is which, is not known."""
-    first, second = (Level(Entries((n, n + 3), "onset"), None, Cost(n / 100, 0, 9, 300)) for n in (62, 252))
+    first, second = (
+        MeasuredLevel(Entries((n, n + 3), "onset"), None, Cost(n / 100, 0, 9, 300)) for n in (62, 252)
+    )
     side = Side((first, second), (), (8, 300), (1.0, 2.0), (1.0, 1.0), 0.001)
     without = dataclasses.replace(side, levels=(second,))
-    monkeypatch.setattr(hierarchy.inference, "infer", lambda *_: side)
-    monkeypatch.setattr(hierarchy.inference, "of_pages", lambda *_: (without, "rises are not of translation"))
+    monkeypatch.setattr(inference, "infer", lambda *_: side)
+    monkeypatch.setattr(inference, "of_pages", lambda *_: (without, "rises are not of translation"))
     monkeypatch.setattr(
-        hierarchy, "_claimed", lambda *_: {1: claim(1, 64, side="instruction"), 2: claim(2, 512)}
+        measure, "claimed_levels", lambda *_: {1: claim(1, 64, side="instruction"), 2: claim(2, 512)}
     )
-    part = hierarchy._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).instruction()
+    part = measure._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).instruction()
     assert {one.verdict for one in part.claims} == {"unknown"}
-    assert "further levels" in dict(hierarchy._reasons(part))
+    assert "further levels" in dict(anatomy._reasons(part))
 
 
 def test_pages_other_than_asked_are_a_warning_of_the_result():
@@ -516,8 +523,8 @@ def test_pages_other_than_asked_are_a_warning_of_the_result():
 def test_a_level_far_from_its_claim_may_be_another_one():
     """Where the first one did not show itself, the second is counted as the first."""
     for entries, verdict in (((252, 262), "unknown"), ((100, 101), "disagree"), ((20, 24), "unknown")):
-        side = Side((Level(Entries(entries, "onset"), None, None),), (), (), (), (), 0.0)
-        (found,) = hierarchy._claims(side, {1: claim(1, 64)})
+        side = Side((MeasuredLevel(Entries(entries, "onset"), None, None),), (), (), (), (), 0.0)
+        (found,) = claims.judged_claims(side, {1: claim(1, 64)})
         assert found.verdict == verdict
 
 
@@ -529,8 +536,8 @@ def test_why_nothing_was_found_is_said_first():
 
 
 def test_a_range_that_is_too_wide_says_nothing_of_a_claim():
-    side = Side((Level(Entries((2143, 5166), "uneven"), None, None),), (), (), (), (), 0.0)
-    (found,) = hierarchy._claims(side, {1: claim(1, 3072)})
+    side = Side((MeasuredLevel(Entries((2143, 5166), "uneven"), None, None),), (), (), (), (), 0.0)
+    (found,) = claims.judged_claims(side, {1: claim(1, 3072)})
     assert (found.verdict, "too wide" in found.note) == ("unknown", True)
 
 
@@ -544,8 +551,8 @@ def test_an_anatomy_of_this_machine(here, tmp_path):
 
 def test_without_a_kernel_for_code_the_instruction_side_has_its_reason(monkeypatch):
     kernels = {name: names for name, names in _core.kernels().items() if name != "jump"}
-    monkeypatch.setattr(hierarchy._core, "kernels", lambda: kernels)
-    part = hierarchy._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).instruction()
+    monkeypatch.setattr(measure._core, "kernels", lambda: kernels)
+    part = measure._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).instruction()
     assert part.levels == ()
     assert "jump" in part.reason
 
@@ -555,8 +562,8 @@ def test_memory_that_cannot_be_had_or_proved_is_a_reason(monkeypatch, error):
     def refuse(*_, **__):
         raise error
 
-    monkeypatch.setattr(hierarchy, "Region", refuse)
-    part = hierarchy._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).data("base")
+    monkeypatch.setattr(measure, "Region", refuse)
+    part = measure._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).data("base")
     assert part.levels == ()
     assert part.reason == str(error)
 
@@ -565,7 +572,7 @@ def test_no_address_space_is_a_warning(monkeypatch):
     def refuse(*_, **__):
         raise MemoryError("no address space")
 
-    monkeypatch.setattr(hierarchy, "SparseRegion", refuse)
+    monkeypatch.setattr(measure, "SparseRegion", refuse)
     found = tp.anatomy("base", memory="1MiB", max_seconds=1.0)
     assert any("no address space" in warning for warning in found.warnings)
 
@@ -573,11 +580,11 @@ def test_no_address_space_is_a_warning(monkeypatch):
 def test_huge_translations_need_twice_the_claimed_reach(monkeypatch):
     rows = (claim(1, 72, sizes=(1 << 21,)), claim(2, 3072, sizes=(1 << 21,)))
     host = dataclasses.replace(tp.host(), tlb=rows) if dataclasses.is_dataclass(tp.host()) else tp.host()
-    task = hierarchy._Task(host, 1 << 30, True, 0, time.perf_counter())
+    task = measure._Task(host, 1 << 30, True, 0, time.perf_counter())
     assert task._wanted(1 << 21) == 2 * 3072 << 21
 
 
-@pytest.mark.parametrize("unit", [hierarchy.machine.base_page_size(), None])
+@pytest.mark.parametrize("unit", [paging.base_page_size(), None])
 def test_what_the_tlb_holds_is_of_the_memory_that_is_measured(monkeypatch, unit):
     """Huge pages that a hypervisor backs by small ones differ from one allocation to the next."""
     policy = next((one for one in tp.page_policies() if one.kind == "thp" and one.offered), None)
@@ -591,31 +598,31 @@ def test_what_the_tlb_holds_is_of_the_memory_that_is_measured(monkeypatch, unit)
 
     def infer(source, *_):
         measured.append(source.region)
-        return hierarchy.NO_SIDE
+        return anatomy.NO_SIDE
 
-    monkeypatch.setattr(hierarchy.effective, "effective_page_size", look)
-    monkeypatch.setattr(hierarchy.inference, "infer", infer)
-    part = hierarchy._Task(tp.host(), 1 << 25, True, 0, time.perf_counter() + 9).data("thp")
+    monkeypatch.setattr(measure, "effective_page_size", look)
+    monkeypatch.setattr(inference, "infer", infer)
+    part = measure._Task(tp.host(), 1 << 25, True, 0, time.perf_counter() + 9).data("thp")
     assert (part.unit, len(looked)) == (unit, 1)
     assert measured == (looked if unit else [])
     assert "TLB holds" in part.effective if unit else part.reason == "it is unclear"
 
 
 def test_no_time_is_left_for_larger_pages():
-    part = hierarchy._Task(tp.host(), 1 << 25, True, 0, time.perf_counter()).data("thp")
+    part = measure._Task(tp.host(), 1 << 25, True, 0, time.perf_counter()).data("thp")
     assert "the time was over" in part.reason
 
 
 def test_a_page_larger_than_the_memory_is_a_reason():
-    part = hierarchy._Task(tp.host(), 1 << 20, True, 0, time.perf_counter()).data("thp")
-    assert part.reason.startswith("needs 2 MiB for one page") or hierarchy.machine.pmd_size() != 1 << 21
+    part = measure._Task(tp.host(), 1 << 20, True, 0, time.perf_counter()).data("thp")
+    assert part.reason.startswith("needs 2 MiB for one page") or paging.pmd_size() != 1 << 21
 
 
 def test_cores_that_differ_need_a_choice(monkeypatch):
     class Hybrid(dict):
         pass
 
-    monkeypatch.setattr(hierarchy.facts, "host", lambda: Hybrid({"cpu.hybrid": True}))
+    monkeypatch.setattr(measure.facts, "host", lambda: Hybrid({"cpu.hybrid": True}))
     with pytest.raises(ValueError, match="cpu=None"):
         tp.anatomy("base")
 

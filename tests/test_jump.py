@@ -13,12 +13,13 @@ import pytest
 from pure_c import ASK, Kernel, Nodes, Poll, Run
 
 import tlbprobe as tp
-from tlbprobe import _core, machine
+from tlbprobe import _core
+from tlbprobe.machine import paging
 from tlbprobe.units import format_size
 
 CSRC = Path(__file__).parents[1] / "csrc"
-LINE = machine.cache_line_size()
-BASE = machine.base_page_size()
+LINE = paging.cache_line_size()
+BASE = paging.base_page_size()
 CELL = 32
 EINVAL, ERANGE, EINTR = 22, 34, 4
 QUICK = {"max_seconds": 0.02}
@@ -461,7 +462,7 @@ def test_on_every_kind_of_page(name):
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):
-    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
     with pytest.raises(error, match=re.escape(said)):
         tp.jump(**{"size": "64KiB", **arguments})
 

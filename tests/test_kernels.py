@@ -12,37 +12,19 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, machine, probes
+from tlbprobe import _core
+from tlbprobe.machine import paging
+from tlbprobe.record import RECORDS, SAMPLE_BYTES
 
 HEADER = (Path(__file__).parents[1] / "csrc" / "tlbprobe.h").read_text()
 KERNELS = _core.kernels()
-SIZE = 65536
-BASE = machine.base_page_size()
+SIZE = SAMPLE_BYTES
+BASE = paging.base_page_size()
 
-# Parameters that use SIZE bytes, and those that would leave them.
-LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}
-ALONE = {"window": SIZE // 64, "chains": 1, "store": 0}
-TABLE = {"records": 3000, "record_size": 16, "hit": 1 << 31, "batch": 1, "seed": 1}
-CHAIN = {"layout": 0, "write": 1, "seed": 1}
-FIT = {
-    "chase": {"nodes": SIZE // 64, **LINES, **ALONE},
-    "stride": {"stride": 4160, "access": 2},
-    "lookup": {"slots": SIZE // 16, **TABLE},
-    "objects": {"sessions": SIZE // 4040, **CHAIN},
-    "jump": {"nodes": SIZE // 64, **LINES},
-    "places": {"nodes": 1, "list": 64, "seed": 1},
-}
-LEAVE = {
-    "chase": {"nodes": SIZE // 64 + 1, **LINES, **ALONE},
-    "stride": {"stride": SIZE + 1, "access": 2},
-    "lookup": {"slots": SIZE // 16 + 1, **TABLE},
-    "objects": {"sessions": SIZE // 4040 + 1, **CHAIN},
-    "jump": {"nodes": SIZE // 64 + 1, **LINES},
-    "places": {"nodes": 1, "list": SIZE, "seed": 1},
-}
-FIRST = {"lookup": "1K", "objects": "1K"}  # what a probe is given first, where that is no size
-NOTHING_TO_VERIFY = {"stride"}
-READ_FIRST = {"places": (64, 0)}  # a word, by its offset, that a kernel reads when it is prepared
+PROBES = {record.kernel: record for record in RECORDS.values() if record.name == record.kernel}
+FIT = {name: record.sample.fits for name, record in PROBES.items()}
+LEAVE = {name: record.sample.leaves for name, record in PROBES.items()}
+NOTHING_TO_VERIFY = {name for name, record in PROBES.items() if "verify" not in record.parameters}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +40,8 @@ def kernel(request):
 
 def fit(region, kernel, offset=0):
     """A part of a session, with what its kernel reads put there."""
-    if kernel in READ_FIRST:
-        at, word = READ_FIRST[kernel]
+    if PROBES[kernel].sample.word:
+        at, word = PROBES[kernel].sample.word
         np.frombuffer(region, np.uint64)[(offset + at) // 8] = word
     return region, kernel, offset, SIZE, FIT[kernel]
 
@@ -69,9 +51,9 @@ def test_the_lists_agree():
     assert re.findall(r"X\((\w+)\)", listed) == list(KERNELS)
     files = (Path(__file__).parents[1] / "csrc" / "kernels").glob("*.c")
     assert {path.stem for path in files} == set(KERNELS)
-    assert set(probes.PROBES) - {"fault", "shootdown"} == set(KERNELS) == set(FIT) == set(LEAVE)
-    assert all(getattr(tp, name) is probe for name, probe in probes.PROBES.items())
-    assert all((Path(__file__).parent / f"test_{name}.py").exists() for name in KERNELS)
+    assert set(PROBES) == set(KERNELS)
+    assert all(getattr(tp, name) is record.function for name, record in RECORDS.items())
+    assert all((Path(__file__).parent / f"test_{name}.py").exists() for name in RECORDS)
 
 
 def test_parameters_have_names_and_room(kernel):
@@ -143,7 +125,7 @@ def test_memory_is_ordinary_again_afterwards(region, kernel):
 
 def test_probe_takes_what_every_probe_takes(kernel):
     common = {"seed": 1, "precision": 0.5, "max_seconds": 0.02, "counters": ["page-faults"]}
-    measured = probes.PROBES[kernel](FIRST.get(kernel, "64KiB"), "base", **common)
+    measured = PROBES[kernel].function(PROBES[kernel].sample.first, "base", **common)
     assert measured.probe == kernel
     assert {"bytes", "pages", "seed", "cpu", "precision", "max_seconds"} <= measured.params.keys()
     assert measured.refused.keys() | measured.counters.keys() == {"page-faults"}

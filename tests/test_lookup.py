@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from pure_c import ASK, Kernel, Poll, Run
 
 import tlbprobe as tp
-from tlbprobe import _core, cli, timing
+from tlbprobe import _core
+from tlbprobe.display import cli
+from tlbprobe.measuring import slices
 
 CSRC = Path(__file__).parents[1] / "csrc"
 QUICK = {"max_seconds": 0.02}
@@ -547,13 +549,13 @@ def test_a_session_counts_exactly_the_hits_of_the_stream():
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):
-    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
     with pytest.raises(error, match=re.escape(said)):
         tp.lookup(**{"records": 1000, **arguments})
 
 
 def test_what_no_machine_has_is_refused_with_figures(monkeypatch):
-    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
     with pytest.raises(MemoryError, match=r"needs .* TiB .* left; "):
         tp.lookup("100T")
 
@@ -579,14 +581,14 @@ def test_one_region_serves_several_tables():
 
 
 def test_damage_in_the_middle_of_a_measurement_is_an_error(monkeypatch):
-    measure = timing.measure
+    measure = slices.measure
     with tp.Region("64KiB") as region:
 
         def damaging(*arguments, **limits):
             ctypes.memset(region.address, 0, region.mapped_bytes)
             return measure(*arguments, **limits)
 
-        monkeypatch.setattr(timing, "measure", damaging)
+        monkeypatch.setattr(slices, "measure", damaging)
         with pytest.raises(RuntimeError, match=r"lookup: the accesses found 0 where they must find \d+"):
             tp.lookup(1000, region=region, **QUICK)
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tlbprobe import cpuid, facts, hazards, machine
+from tlbprobe.machine import cpuid, facts, files, hazards, limits, paging
+from tlbprobe.record import RECORDS
 
 MACHINES = Path(__file__).parent / "machines"
 WHOLE = ("zen4-guest", "intel-bare", "amd-bare", "arm-64k", "container")
@@ -78,12 +79,12 @@ def host_of(machine_tree):
 
 
 def test_live_readers_agree_with_the_system():
-    assert machine.base_page_size() == os.sysconf("SC_PAGESIZE")
-    assert machine.cache_line_size() in (32, 64, 128, 256)
-    assert machine.thp_disabled() in (0, 1, 3, None)
-    left = machine.address_space_limit()
+    assert paging.base_page_size() == os.sysconf("SC_PAGESIZE")
+    assert paging.cache_line_size() in (32, 64, 128, 256)
+    assert paging.thp_disabled() in (0, 1, 3, None)
+    left = limits.address_space_limit()
     assert left is None or left > 0
-    available = machine.memory_available()
+    available = limits.memory_available()
     assert available is None or 0 < available < 1 << 60
 
 
@@ -91,48 +92,48 @@ def test_live_readers_agree_with_the_system():
 def test_page_readers(machine_tree, name):
     root = machine_tree(name)
     pmd = {"arm-64k": 512 * MIB}.get(name, 2 * MIB)
-    assert machine.pmd_size(root) == pmd
-    assert machine.thp_mode(root) == "madvise"
-    assert machine.mthp_modes(root)[pmd] == "inherit"
-    assert machine.default_hugetlb_size(root) == 2 * MIB
-    assert machine.max_map_count(root) in (65530, 1048576)
-    assert machine.cache_line_size(root) == 64
+    assert paging.pmd_size(root) == pmd
+    assert paging.thp_mode(root) == "madvise"
+    assert paging.mthp_modes(root)[pmd] == "inherit"
+    assert paging.default_hugetlb_size(root) == 2 * MIB
+    assert limits.max_map_count(root) in (65530, 1048576)
+    assert paging.cache_line_size(root) == 64
 
 
 def test_shmem_only_sizes_are_no_policy(machine_tree):
-    assert machine.mthp_modes(machine_tree("amd-bare")) == {64 * KIB: "always", 2 * MIB: "inherit"}
+    assert paging.mthp_modes(machine_tree("amd-bare")) == {64 * KIB: "always", 2 * MIB: "inherit"}
 
 
 def test_hugetlb_pools(machine_tree):
-    pools = machine.hugetlb_pools(machine_tree("amd-bare"))
-    assert pools[GIB] == machine.HugetlbPool(GIB, total=8, free=6, reserved=1, surplus=0, overcommit=0)
+    pools = paging.hugetlb_pools(machine_tree("amd-bare"))
+    assert pools[GIB] == paging.HugetlbPool(GIB, total=8, free=6, reserved=1, surplus=0, overcommit=0)
     assert pools[GIB].available == 5
-    assert list(machine.hugetlb_pools(machine_tree("arm-64k"))) == [2 * MIB, 512 * MIB, 16 * GIB]
+    assert list(paging.hugetlb_pools(machine_tree("arm-64k"))) == [2 * MIB, 512 * MIB, 16 * GIB]
 
 
 def test_a_pool_that_cannot_be_read_whole_is_left_out(machine_tree):
     root = machine_tree("amd-bare")
-    (root / machine.HUGETLB / "hugepages-2048kB" / "resv_hugepages").write_text("-1\n")
-    assert list(machine.hugetlb_pools(root)) == [GIB]
+    (root / paging.HUGETLB / "hugepages-2048kB" / "resv_hugepages").write_text("-1\n")
+    assert list(paging.hugetlb_pools(root)) == [GIB]
 
 
 def test_free_blocks_and_vmstat(machine_tree):
     root = machine_tree("intel-bare")
-    blocks = machine.free_blocks(root)
+    blocks = paging.free_blocks(root)
     assert blocks[1, "Normal"][-2:] == (300, 200)
     assert len(blocks) == 3
-    assert machine.vmstat(root)["thp_fault_fallback"] == 40
+    assert files.vmstat(root)["thp_fault_fallback"] == 40
 
 
 # --- memory limits ---------------------------------------------------------------------------------------
 
 
-def limits(root):
-    return {limit.source: limit for limit in machine.memory_limits(root)}
+def limits_of(root):
+    return {limit.source: limit for limit in limits.memory_limits(root)}
 
 
 def test_nested_limits_of_cgroup_v1(machine_tree):
-    found = limits(machine_tree("cgroup-v1"))
+    found = limits_of(machine_tree("cgroup-v1"))
     assert set(found) == {
         "memory.limit_in_bytes",
         "hugetlb.2MB.limit_in_bytes",
@@ -146,7 +147,7 @@ def test_nested_limits_of_cgroup_v1(machine_tree):
 
 
 def test_nested_limits_of_cgroup_v2(machine_tree):
-    found = limits(machine_tree("cgroup-v2"))
+    found = limits_of(machine_tree("cgroup-v2"))
     assert {source: limit.headroom for source, limit in found.items()} == {
         "machine.slice/memory.max": 5 * GIB,
         "machine.slice/outer/memory.high": 512 * MIB,
@@ -157,8 +158,8 @@ def test_nested_limits_of_cgroup_v2(machine_tree):
 
 
 def test_no_limit_here(machine_tree):
-    assert machine.memory_limits(machine_tree("zen4-guest")) == []
-    assert machine.memory_limits(machine_tree("intel-bare")) == []
+    assert limits.memory_limits(machine_tree("zen4-guest")) == []
+    assert limits.memory_limits(machine_tree("intel-bare")) == []
 
 
 @pytest.mark.parametrize(
@@ -174,20 +175,20 @@ def test_no_limit_here(machine_tree):
     ],
 )
 def test_place_of_a_group_below_its_mount(mount_root, path, below):
-    assert machine._below(mount_root, path) == below
+    assert limits._below(mount_root, path) == below
 
 
 def test_a_group_that_cannot_be_placed_falls_back_to_the_mount(machine_tree):
     root = machine_tree("cgroup-v2")
     write(root, "proc/self/cgroup", "0::/../other\n")
     write(root, "sys/fs/cgroup/memory.max", "1000\n")
-    assert [limit.source for limit in machine.memory_limits(root)] == ["memory.max"]
+    assert [limit.source for limit in limits.memory_limits(root)] == ["memory.max"]
 
 
 def test_cpu_quota(machine_tree):
-    assert machine.cpu_quota(machine_tree("cgroup-v1")) == 0.5
-    assert machine.cpu_quota(machine_tree("cgroup-v2")) == 2.5
-    assert machine.cpu_quota(machine_tree("zen4-guest")) is None
+    assert limits.cpu_quota(machine_tree("cgroup-v1")) == 0.5
+    assert limits.cpu_quota(machine_tree("cgroup-v2")) == 2.5
+    assert limits.cpu_quota(machine_tree("zen4-guest")) is None
 
 
 # --- facts -----------------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ def test_live_host():
     here = facts.host()
     assert here["pages.base"] == os.sysconf("SC_PAGESIZE")
     assert len(here) == len(here.facts) == len(set(here))
-    assert here["thp.enabled"] == machine.thp_mode()
+    assert here["thp.enabled"] == paging.thp_mode()
 
 
 def test_a_guest_cannot_know_its_paging(host_of):
@@ -432,7 +433,7 @@ def test_hazards_come_worst_first_and_name_real_probes(host_of, name):
     assert order == sorted(order)
     for hazard in found.hazards:
         assert hazard.probes
-        assert set(hazard.probes) <= set(hazards.ALL)
+        assert set(hazard.probes) <= set(RECORDS)
         assert hazard in found.hazards_for(hazard.probes[0])
 
 
@@ -458,7 +459,7 @@ def test_commands_name_files_that_are_there(host_of, machine_tree):
 def test_the_size_s_own_mode_wins(machine_tree):
     """A PMD-sized mode of its own overrides the one for all."""
     root = machine_tree("zen4-guest")
-    own = f"{machine.THP}/hugepages-2048kB/enabled"
+    own = f"{paging.THP}/hugepages-2048kB/enabled"
     write(root, own, "[always] inherit madvise never\n")
     hazard = by_name(facts.host(root, process_of("zen4-guest")))["default pages are huge"]
     assert hazard.command == f"echo madvise | sudo tee /{own}"
@@ -471,7 +472,7 @@ def test_advised_only_processes_have_no_huge_default(machine_tree):
 
 def test_what_cannot_be_read_is_an_unknown_hazard(machine_tree):
     root = machine_tree("intel-bare")
-    file = root / machine.THP / "enabled"
+    file = root / paging.THP / "enabled"
     file.unlink()
     file.mkdir()  # reading a directory fails for root too
     hazard = by_name(facts.host(root, process_of("intel-bare")))["default pages are huge"]
@@ -481,7 +482,7 @@ def test_what_cannot_be_read_is_an_unknown_hazard(machine_tree):
 
 def test_a_kernel_without_the_feature_has_no_hazard(machine_tree):
     root = machine_tree("intel-bare")
-    shutil.rmtree(root / machine.THP)
+    shutil.rmtree(root / paging.THP)
     (root / "sys/kernel/mm/ksm/run").unlink()
     found = by_name(facts.host(root, process_of("intel-bare")))
     assert not {"default pages are huge", "khugepaged", "page merging (KSM)"} & set(found)
@@ -543,13 +544,13 @@ def test_every_file_spoilt(machine_tree, how):
     found = facts.host(root)
     json.dumps(found.to_dict(), allow_nan=False)
     assert repr(found)
-    assert machine.memory_limits(root) == []
-    assert machine.hugetlb_pools(root) == {}
-    assert machine.mthp_modes(root) == {}
-    assert machine.pmd_size(root) is None
-    assert machine.thp_mode(root) is None
-    assert machine.memory_available(root) is None
-    assert machine.default_hugetlb_size(root) is None
+    assert limits.memory_limits(root) == []
+    assert paging.hugetlb_pools(root) == {}
+    assert paging.mthp_modes(root) == {}
+    assert paging.pmd_size(root) is None
+    assert paging.thp_mode(root) is None
+    assert limits.memory_available(root) is None
+    assert paging.default_hugetlb_size(root) is None
 
 
 def test_no_root_at_all(tmp_path):
@@ -561,7 +562,7 @@ def test_no_root_at_all(tmp_path):
 
 def test_unreadable_files(machine_tree):
     root = machine_tree("intel-bare")
-    file = root / machine.THP / "enabled"
+    file = root / paging.THP / "enabled"
     file.chmod(0)
     if os.access(file, os.R_OK):
         pytest.skip("root reads everything")
@@ -596,7 +597,7 @@ def test_host_never_raises(fuzzed_tree, data):
         assert facts.Host.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
         assert repr(found)
         assert found._repr_html_()
-        machine.memory_limits(root)
+        limits.memory_limits(root)
     finally:
         for file in spoilt:
             file.write_bytes(files[file])

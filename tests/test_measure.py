@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, analysis, timing
+from tlbprobe import _core
+from tlbprobe.machine import cpus
+from tlbprobe.measuring import slices
+from tlbprobe.results import analysis
 
 CSRC = Path(__file__).parents[1] / "csrc"
 MIB = 1 << 20
@@ -284,14 +287,14 @@ def test_unpinned_after_an_exception(error):
     before = unpinned()
 
     def fail():
-        with timing.pinned(None) as cpu:
+        with cpus.pinned(None) as cpu:
             assert unpinned() == {cpu}
             raise error
 
     with pytest.raises(error):
         fail()
     assert unpinned() == before
-    with pytest.raises(OSError, match="argument") as refused, timing.pinned(1 << 20):
+    with pytest.raises(OSError, match="argument") as refused, cpus.pinned(1 << 20):
         pass
     assert "cpu=1048576" in refused.value.__notes__[0]
     assert unpinned() == before
@@ -623,16 +626,16 @@ def test_a_worker_is_not_interrupted(region):
 
 
 def test_clock_moments_advance_together():
-    first = timing.Moment.now()
+    first = slices.Moment.now()
     time.sleep(0.01)
-    second = timing.Moment.now()
+    second = slices.Moment.now()
     assert second.raw_ns - first.raw_ns >= 9e6
     assert second.monotonic_ns > first.monotonic_ns
     assert (second.ticks > first.ticks) == (first.ticks > 0)
     read_ns, step_ns = _core.clock_calibrate()
     assert read_ns > 0
     assert step_ns >= 1
-    assert timing.shortest_slice_ns() >= max(timing.SHORTEST_NS, 999 * read_ns)
+    assert slices.shortest_slice_ns() >= max(slices.SHORTEST_NS, 999 * read_ns)
 
 
 @pytest.mark.parametrize(
@@ -652,9 +655,9 @@ def test_clock_moments_advance_together():
     ],
 )
 def test_clock_complaints(raw, monotonic, ticks, rate, said):
-    start = timing.Moment(1_000, 5_000, 7_000)
-    end = timing.Moment(1_000 + int(raw), 5_000 + int(monotonic), 7_000 + int(ticks))
-    complaint = timing.clock_complaint(start, end, rate)
+    start = slices.Moment(1_000, 5_000, 7_000)
+    end = slices.Moment(1_000 + int(raw), 5_000 + int(monotonic), 7_000 + int(ticks))
+    complaint = slices.clock_complaint(start, end, rate)
     assert said in complaint
     assert bool(complaint) == bool(said)
 
@@ -693,12 +696,12 @@ class Simulated:
 @pytest.fixture
 def simulate(monkeypatch):
     def simulate(session, **limits):
-        monkeypatch.setattr(timing.time, "perf_counter", lambda: session.now)
-        found, warnings = timing.measure(session, **{"precision": 0.01, "max_seconds": 5.0, **limits})
+        monkeypatch.setattr(slices.time, "perf_counter", lambda: session.now)
+        found, warnings = slices.measure(session, **{"precision": 0.01, "max_seconds": 5.0, **limits})
         monkeypatch.undo()
         return found, warnings
 
-    timing.tick_rate()  # which sleeps by the real clock
+    slices.tick_rate()  # which sleeps by the real clock
     return simulate
 
 
@@ -714,8 +717,8 @@ def test_slices_are_long_enough_and_stop_when_precise(simulate, per_access, nois
     assert warnings == ()
     for part, true in zip(found, per_access, strict=True):
         assert part.ns.size >= analysis.FIRST_BATCH
-        assert part.accesses * true >= timing.SHORT * timing.SHORTEST_NS
-        assert part.accesses * true <= 2 * timing.LONGEST_NS
+        assert part.accesses * true >= slices.TOO_SHORT * slices.SHORTEST_NS
+        assert part.accesses * true <= 2 * slices.LONGEST_NS
         assert part.ns.size == found[0].ns.size
         assert analysis.precise(part.ns, 0.01)
         assert part.core_ghz == pytest.approx(4.0)
@@ -726,7 +729,7 @@ def test_cold_caches_do_not_shorten_the_slices(simulate):
     """The first accesses of all miss every cache, and the slices were measured by them."""
     session = Simulated(1.0, cold=100.0)
     (found,), warnings = simulate(session)
-    assert found.accesses * 1.0 >= timing.SHORT * timing.SHORTEST_NS
+    assert found.accesses * 1.0 >= slices.TOO_SHORT * slices.SHORTEST_NS
     assert warnings == ()
 
 
@@ -737,7 +740,7 @@ def test_noise_is_answered_by_longer_slices(simulate):
             return super().measure(accesses, slices)
 
     (found,), _ = simulate(Averaging(100.0), max_seconds=60.0)
-    assert found.accesses * 100 > 1.5 * timing.SHORTEST_NS
+    assert found.accesses * 100 > 1.5 * slices.SHORTEST_NS
 
 
 @pytest.mark.parametrize("seconds", [0.2, 1.0, 10.0])
@@ -746,7 +749,7 @@ def test_max_seconds_are_honoured(simulate, seconds):
         session = Simulated(*per_access, noise=0.3)
         (found, *_), _ = simulate(session, precision=1e-12, max_seconds=seconds)
         assert 0.5 * seconds < session.now < 1.1 * seconds
-        assert found.ns.size >= timing.LEAST_SLICES
+        assert found.ns.size >= slices.LEAST_SLICES
 
 
 def test_all_the_time_in_the_world_is_not_taken(simulate):
@@ -760,29 +763,29 @@ def test_caches_are_left_as_accesses_leave_them_before_the_first_slice(simulate)
     for per_access, seconds, walked in ((1.0, 5.0, 300_000), (500.0, 5.0, 100_000), (500.0, 0.05, 10_000)):
         session = Simulated(per_access)
         simulate(session, max_seconds=seconds)
-        laps = itertools.takewhile(lambda call: call[0] == (timing.LAP_ACCESSES,), session.calls)
+        laps = itertools.takewhile(lambda call: call[0] == (slices.LAP_ACCESSES,), session.calls)
         done = sum(2 * accesses for (accesses,), _ in laps)
-        assert walked <= done <= 1.2 * walked + 2 * timing.LAP_ACCESSES
+        assert walked <= done <= 1.2 * walked + 2 * slices.LAP_ACCESSES
 
 
 @pytest.mark.parametrize("seconds", [1e-300, 1e-9, 1e-3])
 def test_never_less_than_a_few_slices(simulate, seconds):
     (found,), warnings = simulate(Simulated(100.0, noise=0.1), max_seconds=seconds)
-    assert found.ns.size >= timing.LEAST_SLICES
+    assert found.ns.size >= slices.LEAST_SLICES
     assert unsettled(warnings)
 
 
 def test_what_does_not_settle_is_said(simulate):
     (found,), warnings = simulate(Simulated(100.0, noise=5.0), max_seconds=30.0)
     assert unsettled(warnings)
-    assert found.accesses * 100 <= 2 * timing.LONGEST_NS
+    assert found.accesses * 100 <= 2 * slices.LONGEST_NS
 
 
 def test_batches_stay_within_what_one_call_takes(simulate):
     session = Simulated(1000.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timing, "MOST_SLICES", 1000)
+        patch.setattr(slices, "MOST_SLICES", 1000)
         patch.setattr(analysis, "precise", lambda *_: False)
         simulate(session, max_seconds=1.0)
     assert max(slices for _, slices in session.calls) == 1000
-    assert timing.MOST_SLICES <= 1 << 24
+    assert slices.MOST_SLICES <= 1 << 24

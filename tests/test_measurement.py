@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import facts
+from tlbprobe.machine import facts
 
 
 def has_nan(value):

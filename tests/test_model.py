@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tlbprobe import model
-from tlbprobe.model import QUIET, Cache, Level, Machine, Noise, Simulation, hit_share
+from tlbprobe.hierarchy.model import QUIET, Cache, Level, Machine, Noise, Simulation, hit_share
 
 FLAT = (Cache(1 << 20, 1.0),)  # data caches that hold everything
 

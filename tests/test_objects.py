@@ -9,7 +9,10 @@ import pytest
 from pure_c import ASK, Kernel, Poll, Run
 
 import tlbprobe as tp
-from tlbprobe import machine, probes
+from tlbprobe import _core
+from tlbprobe.machine import paging
+from tlbprobe.measuring.point import Point
+from tlbprobe.probes import objects
 from tlbprobe.units import format_size
 
 CSRC = Path(__file__).parents[1] / "csrc"
@@ -20,7 +23,7 @@ NEXT, SESSION, COLD, PACKETS, BYTES = range(5)  # words of a hot line
 MASK = (1 << 64) - 1
 EINVAL, ECANCELED = -22, -125
 QUICK = {"max_seconds": 0.02}
-BASE = machine.base_page_size()
+BASE = paging.base_page_size()
 
 
 def bytes_of(sessions):
@@ -90,7 +93,7 @@ def kernel(compile_c):
     return Kernel.in_dll(compile_c(CSRC / "kernels" / "objects.c"), "tlb_kernel_objects")
 
 
-@pytest.fixture(params=LAYOUTS, ids=probes.OBJECT_LAYOUTS)
+@pytest.fixture(params=LAYOUTS, ids=objects.OBJECT_LAYOUTS)
 def layout(request):
     return request.param
 
@@ -310,7 +313,7 @@ def test_nothing_is_written_where_parameters_leave_the_bytes(kernel, changes):
 
 @pytest.mark.parametrize("sessions", [1, 31, 32, 33, 64, 1000])
 def test_python_knows_how_many_bytes_it_takes(kernel, layout, sessions):
-    assert probes.object_bytes(sessions) == bytes_of(sessions)
+    assert objects.object_bytes(sessions) == bytes_of(sessions)
     assert Built(kernel, sessions, layout).status == 0
     assert Built(kernel, sessions, layout, less=1).status == EINVAL
 
@@ -361,11 +364,11 @@ def test_result_is_complete():
     counts = measured.counts
     assert counts["requests"] == counts["found"] == counts["packets"]
     assert counts["requests"] >= measured.ns.size * measured.accesses_per_slice
-    sizes = {BASE, machine.pmd_size() or BASE, *machine.hugetlb_pools()}
+    sizes = {BASE, paging.pmd_size() or BASE, *paging.hugetlb_pools()}
     assert counts["pages_per_request"].keys() == counts["hot_pages"].keys() == set(map(format_size, sizes))
 
 
-@pytest.mark.parametrize("layout", probes.OBJECT_LAYOUTS)
+@pytest.mark.parametrize("layout", objects.OBJECT_LAYOUTS)
 def test_every_layout_has_as_many_lines(layout):
     assert counted(300, layout)["lines_per_request"] == 6
 
@@ -400,15 +403,15 @@ def test_pages_of_pooled_and_split_by_their_formulas(sessions):
 def test_chunks_of_counting_do_not_show(monkeypatch):
     with tp.Region(bytes_of(1000)) as region:
         tp.objects(1000, region=region, **QUICK)
-        whole = probes.count_objects(region, 1000)
-        monkeypatch.setattr(probes, "SESSIONS_AT_ONCE", 7)
-        assert probes.count_objects(region, 1000) == whole
+        whole = objects.count_objects(region, 1000)
+        monkeypatch.setattr(objects, "SESSIONS_AT_ONCE", 7)
+        assert objects.count_objects(region, 1000) == whole
 
 
 def test_split_fits_more_sessions_on_a_page():
     """Its hot lines are 320 bytes a session beside 8 of directory; of pooled, each is alone in its object."""
     base = format_size(BASE)
-    pages = {layout: counted(1000, layout)["hot_pages"][base] for layout in probes.OBJECT_LAYOUTS}
+    pages = {layout: counted(1000, layout)["hot_pages"][base] for layout in objects.OBJECT_LAYOUTS}
     dense = 1000 * (8 + 5 * LINE) / BASE
     assert dense <= pages["split"] <= dense + 3
     assert pages["split"] < min(pages["pooled"], pages["scattered"])
@@ -420,10 +423,10 @@ def test_same_seed_asks_for_the_same_sessions_whatever_the_layout():
     for layout in LAYOUTS:
         with tp.Region(bytes_of(64)) as region:
             parameters = {"sessions": 64, "layout": layout, "write": 1, "seed": 5}
-            with tp.pages._core.Session([(region, "objects", 0, bytes_of(64), parameters)]) as session:
+            with _core.Session([(region, "objects", 0, bytes_of(64), parameters)]) as session:
                 session.measure((100,), 3)
             words = np.frombuffer(region, np.uint64).copy()
-            places = probes._places(words, region.address, np.arange(64, dtype=np.uint64))
+            places = objects._places(words, region.address, np.arange(64, dtype=np.uint64))
         seen.append(words[places[-1] // 8 + PACKETS].tolist())
     assert seen[0] == seen[1] == seen[2]
     assert sum(seen[0]) == 364, "a lap to warm up, then three slices"
@@ -449,7 +452,7 @@ def test_in_a_region():
 
 
 def test_damaged_memory_is_an_error(monkeypatch):
-    real = tp.points.Point.time
+    real = Point.time
 
     def spoil_and_time(self, session):
         ((place, *_),) = [self.places]
@@ -458,7 +461,7 @@ def test_damaged_memory_is_an_error(monkeypatch):
         pointer[0], pointer[1] = pointer[1], pointer[0]
         real(self, session)
 
-    monkeypatch.setattr(tp.points.Point, "time", spoil_and_time)
+    monkeypatch.setattr(Point, "time", spoil_and_time)
     with pytest.raises(RuntimeError, match=r"objects: the accesses found \d+ where they must find \d+"):
         tp.objects(2, **QUICK)
 
@@ -489,18 +492,18 @@ def test_damaged_memory_is_an_error(monkeypatch):
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):
-    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
     with pytest.raises(error, match=re.escape(said)):
         tp.objects(**{"sessions": 100, **arguments})
 
 
 def test_the_largest_number_of_sessions_is_the_one_that_is_named():
     with pytest.raises(ValueError, match="out of range") as refused:
-        probes.object_bytes(1 << 61)
+        objects.object_bytes(1 << 61)
     most = int(re.search(r"1 to (\d+)", str(refused.value))[1])
-    assert probes.object_bytes(most) <= 1 << 62
+    assert objects.object_bytes(most) <= 1 << 62
     with pytest.raises(ValueError, match=f"1 to {most}"):
-        probes.object_bytes(most + 1)
+        objects.object_bytes(most + 1)
 
 
 def test_in_a_sweep():
@@ -519,7 +522,7 @@ def test_an_interrupt_while_counting_is_an_interrupt(monkeypatch):
     def interrupted(words, address, entries):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(probes, "_places", interrupted)
+    monkeypatch.setattr(objects, "_places", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tp.objects(100, **QUICK)
     with pytest.raises(KeyboardInterrupt):

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import graphlib
 import importlib
 import os
 import shutil
@@ -13,51 +14,24 @@ import pytest
 
 import tlbprobe as tp
 
-# Lower layers may not import higher ones; within a layer, order does not matter to a reader.
-LAYERS = [
-    {
-        "_core",
-        "units",
-        "cpuid",
-        "machine",
-        "hazards",
-        "facts",
-        "pages",
-        "analysis",
-        "events",
-        "pmus",
-        "libpfm",
-        "model",
-        "inference",
-    },
-    {"verdicts", "processes", "launching"},
-    {"advice", "accessed", "sampling"},
-    {"measurement"},
-    {"timing"},
-    {"counters"},
-    {"counting"},
-    {"points"},
-    {"faults"},
-    {"faultparts", "shootdowns"},
-    {"probes"},
-    {"effective", "sweeps", "hierarchy"},
-    {"program", "trials"},
-    {"variants", "trying"},
-    {"curves"},
-    {"plot"},
-    {"cli"},
-    {"__main__"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PACKAGE = Path(tp.__file__).parent
-MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.stem != "__init__")
-
-
-def imports_of(path):
-    """Modules of the package that are imported at module level, type checking aside."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            yield from [node.module] if node.module else [alias.name for alias in node.names]
+# Lower folders may not import higher ones, and no file of a folder one that imports it.
+ORDER = (
+    *(
+        "",
+        "machine",
+        "memory",
+        "counters",
+        "results",
+        "measuring",
+        "probes",
+        "hierarchy",
+        "sweeps",
+        "programs",
+    ),
+    "display",
+)
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))
 
 
 @pytest.mark.smoke
@@ -67,17 +41,56 @@ def test_measures_something():
     assert measured.ns.ndim == 1
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_layers(path):
-    assert path.stem in LEVEL, f"{path.name} has no place in the layers"
-    for imported in imports_of(path):
-        assert LEVEL[imported] <= LEVEL[path.stem], f"{path.stem} imports {imported}, which is higher"
+def module_of(path):
+    return ".".join(("tlbprobe", *path.relative_to(PACKAGE).with_suffix("").parts))
 
 
-def test_events_is_a_function_and_its_module_can_be_imported():
-    """One name for both: what is public wins as an attribute."""
-    assert callable(tp.events)
-    assert importlib.import_module("tlbprobe.events").Event is sys.modules["tlbprobe.events"].Event
+def imports_of(path):
+    """Modules of the package that a file imports, anywhere in it; what only type checking needs, aside."""
+    tree = ast.parse(path.read_text())
+    checking = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    aside = {inner for node in checking for inner in ast.walk(node)}
+    parts = module_of(path).split(".")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level and node not in aside:
+            base = ".".join((*parts[: -node.level], *([node.module] if node.module else [])))
+            for alias in node.names:
+                yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in NAMES else base
+
+
+NAMES = {module_of(path): path for path in MODULES}
+IMPORTS = {name: {one for one in imports_of(path) if one in NAMES} for name, path in NAMES.items()}
+
+
+def folder(name):
+    return name.split(".")[1] if name.count(".") > 1 else ""
+
+
+def test_every_folder_has_its_place():
+    assert {folder(name) for name in NAMES} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_file_imports_from_a_higher_folder(name):
+    for imported in IMPORTS[name]:
+        assert ORDER.index(folder(imported)) <= ORDER.index(folder(name)), f"{name} imports {imported}"
+
+
+def test_no_file_imports_in_a_circle():
+    graphlib.TopologicalSorter(IMPORTS).prepare()
+
+
+def test_public_names_stay_what_they_are_when_every_module_is_imported():
+    """No folder hides a function: importing one sets an attribute of that name."""
+    before = {name: getattr(tp, name) for name in tp.__all__}
+    for name in NAMES:
+        importlib.import_module(name)
+    assert {name: getattr(tp, name) for name in tp.__all__} == before
+    assert not {path.stem for path in PACKAGE.iterdir()} & set(tp.__all__)
 
 
 def test_every_public_name_is_documented():
@@ -104,9 +117,9 @@ def test_the_source_folder_says_that_it_is_not_the_package(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=module_of)
 def test_examples_in_docstrings(path):
-    module = importlib.import_module(f"tlbprobe.{path.stem}")
+    module = importlib.import_module(module_of(path))
     public = {name: getattr(tp, name) for name in tp.__all__}
     result = doctest.testmod(module, extraglobs=public)
     assert result.failed == 0

@@ -12,22 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tlbprobe as tp
-from tlbprobe import machine, pages
-from tlbprobe.pages import (
-    Backing,
+from tlbprobe.machine import paging
+from tlbprobe.memory.backing import Backing, Scan, judge_backing, read_smaps
+from tlbprobe.memory.folios import folio_shares, folio_sizes, judge_folios
+from tlbprobe.memory.policies import (
     PagePolicy,
-    Scan,
-    folio_shares,
-    folio_sizes,
-    judge,
-    judge_folios,
-    read_smaps,
+    alignment_of,
+    find_policy,
+    mapped_size,
+    piece_of,
+    possible_sizes,
 )
+from tlbprobe.units import page_suffix
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 THP = "sys/kernel/mm/transparent_hugepage"
-BASE = machine.base_page_size()
-PMD = machine.pmd_size()
+BASE = paging.base_page_size()
+PMD = paging.pmd_size()
 COUNTS_FAULTS = pytest.mark.no_asan  # whose own memory takes faults too
 PRESENT_THP = pytest.mark.skipif(PMD is None, reason="this kernel has no transparent huge pages")
 
@@ -68,10 +69,10 @@ def big_pages(tmp_path, monkeypatch):
             "proc/meminfo": "MemAvailable: 1048576 kB\nHugepagesize: 524288 kB",
         },
     )
-    monkeypatch.setattr(machine, "base_page_size", lambda: 64 * KIB)
+    monkeypatch.setattr(paging, "base_page_size", lambda: 64 * KIB)
     for name in ("pmd_size", "thp_mode", "mthp_modes", "hugetlb_pools", "default_hugetlb_size"):
-        reader = getattr(machine, name)
-        monkeypatch.setattr(machine, name, lambda root=tmp_path, reader=reader: reader(tmp_path))
+        reader = getattr(paging, name)
+        monkeypatch.setattr(paging, name, lambda root=tmp_path, reader=reader: reader(tmp_path))
     return root
 
 
@@ -127,7 +128,7 @@ def test_kernels_before_mthp_have_thp_only(tmp_path):
 
 @pytest.mark.parametrize("disabled", [0, 1, 3, None])
 def test_prctl_takes_all_transparent_pages_unless_advised_ones_are_excepted(tmp_path, monkeypatch, disabled):
-    monkeypatch.setattr(machine, "thp_disabled", lambda: disabled)
+    monkeypatch.setattr(paging, "thp_disabled", lambda: disabled)
     write(tmp_path, thp_files(2 * MIB, "always", kb64="always", kb2048="inherit"))
     found = offers(tmp_path)
     assert {found[name] for name in ("thp", "thp-64K", "collapse")} == {disabled != 1}
@@ -162,7 +163,7 @@ def test_a_pool_is_offered_while_a_page_of_it_can_be_had(tmp_path, counts, offer
     ],
 )
 def test_every_size_may_be_written_out(big_pages, alias, name):
-    assert pages.find_policy(alias).name == name
+    assert find_policy(alias).name == name
 
 
 @pytest.mark.parametrize(
@@ -170,13 +171,13 @@ def test_every_size_may_be_written_out(big_pages, alias, name):
 )
 def test_unknown_policies_are_refused_with_the_names_there_are(big_pages, name):
     with pytest.raises(ValueError, match=r"pages='.*' is no page policy.*base, default, .*hugetlb-16G"):
-        pages.find_policy(name)
+        find_policy(name)
 
 
 @pytest.mark.parametrize("name", [None, 4096, b"base", ["base"]])
 def test_policies_are_named_by_strings(name):
     with pytest.raises(TypeError, match="pages="):
-        pages.find_policy(name)
+        find_policy(name)
 
 
 # --- sizes of mappings -----------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ def test_policies_are_named_by_strings(name):
 @given(st.integers(1, 1 << 40), st.sampled_from([None, 1 << 12, 1 << 14, 1 << 16, 1 << 21, 1 << 25, 1 << 29]))
 def test_mapped_sizes_are_whole_pages_and_never_less(size, page):
     page = max(page or 0, BASE)
-    mapped = pages.mapped_size(size, PagePolicy("any", "thp", page))
+    mapped = mapped_size(size, PagePolicy("any", "thp", page))
     assert mapped % page == 0
     assert 0 <= mapped - size < page
 
@@ -201,24 +202,24 @@ def test_mapped_sizes_are_whole_pages_and_never_less(size, page):
     ],
 )
 def test_one_byte_maps_one_page_of_the_policy(big_pages, name, mapped):
-    assert pages.mapped_size(1, pages.find_policy(name)) == mapped
+    assert mapped_size(1, find_policy(name)) == mapped
 
 
 @pytest.mark.parametrize(
     "name", ["base", "default", "thp-2M", "thp", "collapse", "hugetlb-2M", "hugetlb-16G"]
 )
 def test_alignment_is_that_of_the_largest_page_which_may_come(big_pages, name):
-    policy = pages.find_policy(name)
-    assert pages._alignment(policy) == max(512 * MIB, policy.page_size or 0)
+    policy = find_policy(name)
+    assert alignment_of(policy) == max(512 * MIB, policy.page_size or 0)
 
 
 def test_mappings_are_split_below_the_next_larger_size_that_is_enabled(tmp_path, big_pages):
-    assert pages._piece(pages.find_policy("thp-128K")) == MIB
-    assert pages._piece(pages.find_policy("thp-2M")) == 256 * MIB
+    assert piece_of(find_policy("thp-128K")) == MIB
+    assert piece_of(find_policy("thp-2M")) == 256 * MIB
     write(tmp_path, thp_files(512 * MIB, "never", kb256="always"))
-    assert pages._piece(pages.find_policy("thp-128K")) == 128 * KIB
-    assert pages._piece(pages.find_policy("thp-2M")) == 0
-    assert {pages._piece(pages.find_policy(name)) for name in ("base", "default", "thp", "hugetlb")} == {0}
+    assert piece_of(find_policy("thp-128K")) == 128 * KIB
+    assert piece_of(find_policy("thp-2M")) == 0
+    assert {piece_of(find_policy(name)) for name in ("base", "default", "thp", "hugetlb")} == {0}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_mappings_are_split_below_the_next_larger_size_that_is_enabled(tmp_path,
 )
 def test_pages_may_come_in_sizes_that_are_enabled_for_the_advice(tmp_path, big_pages, name, possible):
     write(tmp_path, thp_files(512 * MIB, "never", kb256="always"))
-    assert pages.possible_sizes(pages.find_policy(name)) == [size * KIB for size in possible]
+    assert possible_sizes(find_policy(name)) == [size * KIB for size in possible]
 
 
 # --- judging ---------------------------------------------------------------------------------------------
@@ -249,35 +250,37 @@ def scan(size, present=None, huge=0, zero=0, swapped=0):
 
 
 def test_nothing_readable_is_unknown():
-    found = judge(ANY_POLICY, None, 4096, 2 * MIB)
+    found = judge_backing(ANY_POLICY, None, 4096, 2 * MIB)
     assert (found.proof, found.page_size, found.shares) == ("unknown", None, {})
     assert "smaps" in found.note
 
 
 @pytest.mark.parametrize("huge", [2 * MIB, 32 * MIB, 512 * MIB, GIB])
 def test_huge_pages_are_proved_with_the_size_of_the_system(huge):
-    found = judge(THP_POLICY, scan(4 * huge, huge=4 * huge), None, huge)
+    found = judge_backing(THP_POLICY, scan(4 * huge, huge=4 * huge), None, huge)
     assert (found.page_size, found.shares, found.proof) == (huge, {huge: 1.0}, "proved")
 
 
 @pytest.mark.parametrize("base", [4 * KIB, 16 * KIB, 64 * KIB])
 def test_base_pages_are_proved_where_no_other_size_is_possible(base):
-    found = judge(ANY_POLICY, scan(8 * base), base, None)
+    found = judge_backing(ANY_POLICY, scan(8 * base), base, None)
     assert (found.page_size, found.shares, found.proof) == (base, {base: 1.0}, "proved")
 
 
 @pytest.mark.parametrize("granule", [4 * KIB, 64 * KIB])
 def test_counted_sizes_are_consistent_not_proved(granule):
-    found = judge(ANY_POLICY, scan(MIB), granule, 2 * MIB, counted=True)
+    found = judge_backing(ANY_POLICY, scan(MIB), granule, 2 * MIB, counted=True)
     assert (found.page_size, found.proof) == (granule, "consistent")
 
 
 def test_counting_does_not_weaken_the_proof_of_huge_pages():
-    assert judge(THP_POLICY, scan(4 * MIB, huge=4 * MIB), None, 2 * MIB, counted=True).proof == "proved"
+    assert (
+        judge_backing(THP_POLICY, scan(4 * MIB, huge=4 * MIB), None, 2 * MIB, counted=True).proof == "proved"
+    )
 
 
 def test_mixtures_have_shares_and_no_one_size():
-    found = judge(ANY_POLICY, scan(8 * MIB, huge=2 * MIB), 4096, 2 * MIB)
+    found = judge_backing(ANY_POLICY, scan(8 * MIB, huge=2 * MIB), 4096, 2 * MIB)
     assert found.page_size is None
     assert found.shares == {2 * MIB: 0.25, 4096: 0.75}
     assert found.proof == "proved"
@@ -296,14 +299,16 @@ def test_mixtures_have_shares_and_no_one_size():
     ],
 )
 def test_what_is_not_wholly_there_is_never_proved(seen, granule, note):
-    found = judge(ANY_POLICY, seen, granule, 2 * MIB)
+    found = judge_backing(ANY_POLICY, seen, granule, 2 * MIB)
     assert (found.proof, found.page_size) == ("unknown", None)
     assert note in found.note
 
 
 def test_huge_pages_of_unknown_size_are_unknown():
     assert (
-        judge(PagePolicy("hugetlb", "hugetlb", 2 * MIB), scan(2 * MIB, huge=2 * MIB), 4096, None).proof
+        judge_backing(
+            PagePolicy("hugetlb", "hugetlb", 2 * MIB), scan(2 * MIB, huge=2 * MIB), 4096, None
+        ).proof
         == "unknown"
     )
 
@@ -314,7 +319,7 @@ def test_proof_means_all_bytes_accounted_for(parts, granule):
     size = huge + small + swapped + absent
     if not size:
         return
-    found = judge(ANY_POLICY, Scan(size, huge + small, huge, 0, swapped, "made up"), granule, 2 * MIB)
+    found = judge_backing(ANY_POLICY, Scan(size, huge + small, huge, 0, swapped, "made up"), granule, 2 * MIB)
     complete = swapped == absent == 0 and (granule or not small)
     assert (found.proof == "proved") == bool(complete)
     assert sum(found.shares.values()) <= 1 + 1e-9
@@ -532,7 +537,7 @@ def test_collapse_works_whatever_the_mode(setting):
 
 
 def mthp_sizes():
-    return [size for size in machine.mthp_modes() if BASE < size < (PMD or 0)]
+    return [size for size in paging.mthp_modes() if BASE < size < (PMD or 0)]
 
 
 @pytest.fixture
@@ -557,10 +562,10 @@ def proved_by_folios(region):
 
 @COUNTS_FAULTS
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "among all sizes"])
-@pytest.mark.parametrize("size", mthp_sizes(), ids=pages.page_suffix)
+@pytest.mark.parametrize("size", mthp_sizes(), ids=page_suffix)
 def test_exactly_the_mthp_size_that_was_asked(mthp, size, together):
     mthp(dict.fromkeys(mthp_sizes() if together else [size], "madvise"))
-    name = f"thp-{pages.page_suffix(size)}"
+    name = f"thp-{page_suffix(size)}"
     for wanted in (1, size, 2 * size, PMD + size):
         with tp.Region(wanted, name) as region:
             assert region.faults == region.mapped_bytes // size
@@ -577,7 +582,7 @@ def test_mthp_size_stays_exact_where_every_size_is_always_on(setting, mthp):
     setting(f"/{THP}/enabled", "always")
     mthp(dict.fromkeys(sizes, "always"))
     for size in sizes[:2]:
-        with tp.Region(3 * PMD, f"thp-{pages.page_suffix(size)}") as region:
+        with tp.Region(3 * PMD, f"thp-{page_suffix(size)}") as region:
             assert proved_by_folios(region) == size
     with tp.Region(3 * PMD, "thp") as region:
         assert (region.backing().page_size, region.backing().proof) == (PMD, "proved")

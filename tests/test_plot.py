@@ -11,7 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import tlbprobe as tp
-from tlbprobe import cpuid, facts, inference
+from tlbprobe.hierarchy import inference
+from tlbprobe.machine import cpuid, facts
 
 SIZES = [16 << 10 << k for k in range(0, 17, 2)]
 PAGES = {

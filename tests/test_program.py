@@ -20,11 +20,15 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, accessed, cli, counting, launching, machine, processes, program, sampling
+from tlbprobe import _core
+from tlbprobe.display import cli
+from tlbprobe.machine import paging
+from tlbprobe.memory import policies
+from tlbprobe.programs import accessed, counted, launching, processes, sampling, stat
 
 KIB, MIB = 1 << 10, 1 << 20
-BASE = machine.base_page_size()
-PMD = machine.pmd_size()
+BASE = paging.base_page_size()
+PMD = paging.pmd_size()
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 ROOT = os.geteuid() == 0
 QUIET = {"counters": (), "touched": False}
@@ -123,7 +127,7 @@ def nothing_left():
 def test_page_faults(touch):
     """Loading the program takes a few more or fewer each time."""
     few, many = (
-        tp.stat([touch, str(pages), str(tp.pages.MADV_NOHUGEPAGE), "0"], **QUIET) for pages in (1000, 5000)
+        tp.stat([touch, str(pages), str(policies.MADV_NOHUGEPAGE), "0"], **QUIET) for pages in (1000, 5000)
     )
     assert abs(many.faults["minor"] - few.faults["minor"] - 4000) < 20
     assert few.faults["minor"] > 1000
@@ -133,7 +137,7 @@ def test_page_faults(touch):
 def test_page_faults_are_those_that_the_program_had(touch, tmp_path):
     """As it counts them at its end, less those before it became this program."""
     with (tmp_path / "out").open("wb") as out:
-        words = [touch, "3000", str(tp.pages.MADV_NOHUGEPAGE), "0"]
+        words = [touch, "3000", str(policies.MADV_NOHUGEPAGE), "0"]
         with launching.Launched(words, streams=(None, out.fileno(), None)) as running:
             running.go()
             ended = running.finish()
@@ -143,7 +147,7 @@ def test_page_faults_are_those_that_the_program_had(touch, tmp_path):
 
 def test_what_children_used_is_included(touch):
     alone, three = (
-        tp.stat([touch, "2000", str(tp.pages.MADV_NOHUGEPAGE), "0", children], **QUIET)
+        tp.stat([touch, "2000", str(policies.MADV_NOHUGEPAGE), "0", children], **QUIET)
         for children in ("0", "3")
     )
     assert 3 * 2000 <= three.faults["minor"] - alone.faults["minor"] < 3 * 2000 + 500
@@ -171,14 +175,14 @@ def test_times():
 def test_peak_is_what_was_there_at_once(touch):
     """Also where it came and went between two samples; more than this process has after many tests."""
     pages = 768 * MIB // BASE
-    run = tp.stat([touch, str(pages), str(tp.pages.MADV_NOHUGEPAGE), "0"], **QUIET, interval=60)
+    run = tp.stat([touch, str(pages), str(policies.MADV_NOHUGEPAGE), "0"], **QUIET, interval=60)
     assert run.seconds.size == 0
     assert 768 * MIB <= run.peak < 776 * MIB
 
 
 def test_a_peak_that_could_be_ours_is_not_told(touch):
     """A process begins with a copy of what its parent has, which the kernel counts as its peak."""
-    run = tp.stat([touch, "1", str(tp.pages.MADV_NOHUGEPAGE), "0"], **QUIET, interval=60)
+    run = tp.stat([touch, "1", str(policies.MADV_NOHUGEPAGE), "0"], **QUIET, interval=60)
     assert run.peak is None
     assert "not known" in str(run)
 
@@ -204,7 +208,7 @@ def test_signals(name):
 @pytest.mark.no_asan
 def test_memory_over_time(touch, capfd):
     pages = 32 * MIB // BASE
-    run = tp.stat([touch, str(pages), str(tp.pages.MADV_NOHUGEPAGE), "1200"], **QUIET, interval=0.3)
+    run = tp.stat([touch, str(pages), str(policies.MADV_NOHUGEPAGE), "1200"], **QUIET, interval=0.3)
     resident, huge = (int(number) * KIB for number in capfd.readouterr().out.split()[:2])
     assert run.seconds.size >= 2
     assert (np.diff(run.seconds) > 0).all()
@@ -221,7 +225,7 @@ def test_memory_over_time(touch, capfd):
 def test_huge_pages_are_seen(touch, capfd):
     """As many as the program itself sees."""
     pages = 16 * PMD // BASE
-    run = tp.stat([touch, str(pages), str(tp.pages.MADV_HUGEPAGE), "1000"], **QUIET, interval=0.4)
+    run = tp.stat([touch, str(pages), str(policies.MADV_HUGEPAGE), "1000"], **QUIET, interval=0.4)
     huge = int(capfd.readouterr().out.split()[1]) * KIB
     assert run.huge.max() == huge
     assert bool(run.huge_share) == bool(huge)
@@ -231,7 +235,7 @@ def test_huge_pages_are_seen(touch, capfd):
 @pytest.mark.no_asan
 def test_descendants_are_sampled(touch):
     pages = 16 * MIB // BASE
-    run = tp.stat([touch, str(pages), str(tp.pages.MADV_NOHUGEPAGE), "1200", "3"], **QUIET, interval=0.5)
+    run = tp.stat([touch, str(pages), str(policies.MADV_NOHUGEPAGE), "1200", "3"], **QUIET, interval=0.5)
     assert run.processes.max() == 4
     assert run.resident.max() >= 4 * 16 * MIB
     assert run.proportional.max() >= 4 * 16 * MIB - MIB
@@ -423,7 +427,7 @@ def test_touched_is_real_or_refused():
 
 
 def test_touched_is_refused_where_bits_are_not_real(monkeypatch):
-    monkeypatch.setattr(program, "why_touched_is_unknown", lambda: "not real here")
+    monkeypatch.setattr(stat, "why_touched_is_unknown", lambda: "not real here")
     run = tp.stat(script("import time; time.sleep(0.2)"), counters=())
     assert run.refused == {"touched": "not real here"}
     assert "not real here" in str(run)
@@ -442,7 +446,7 @@ def test_a_trial_of_the_bits_that_cannot_run(monkeypatch):
 def test_a_look_that_would_be_too_dear_is_not_taken(monkeypatch):
     """A large program, or a short one."""
     monkeypatch.setattr(sampling, "FIRST_LOOK", 1.0)
-    monkeypatch.setattr(program, "why_touched_is_unknown", lambda: "")
+    monkeypatch.setattr(stat, "why_touched_is_unknown", lambda: "")
     run = tp.stat(script("import time; time.sleep(1)"), counters=())
     assert "would have cost more" in run.refused["touched"]
     assert run.looks == 0
@@ -479,7 +483,7 @@ def test_looks_that_are_refused(monkeypatch):
     def forget(pid, root):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(program, "why_touched_is_unknown", lambda: "")
+    monkeypatch.setattr(stat, "why_touched_is_unknown", lambda: "")
     monkeypatch.setattr(sampling, "forget_accesses", forget)
     monkeypatch.setattr(sampling, "COST_SHARE", 0.5)
     run = tp.stat(script("import time; time.sleep(0.3)"), counters=())
@@ -539,11 +543,11 @@ def test_threads_that_end_as_they_are_attached_to(monkeypatch):
     """The others are counted; where there is none left, that is a reason and no count of zero."""
     mine, other = os.getpid(), 4194304
     for threads, there in (([mine, other], True), ([other], False), ([], False)):
-        monkeypatch.setattr(counting.machine, "list_names", lambda root, path, found=threads: map(str, found))
-        with counting.counting(("page-faults",), mine, held=False) as read:
-            counted = read()
-        assert ("page-faults" in counted.values) == there
-        assert ("page-faults" in counted.refused) != there
+        monkeypatch.setattr(counted.files, "list_names", lambda root, path, found=threads: map(str, found))
+        with counted.counting_program(("page-faults",), mine, held=False) as read:
+            found = read()
+        assert ("page-faults" in found.values) == there
+        assert ("page-faults" in found.refused) != there
 
 
 def test_a_thread_that_never_had_a_counter_is_scaled_like_the_others():
@@ -551,17 +555,17 @@ def test_a_thread_that_never_had_a_counter_is_scaled_like_the_others():
         return SimpleNamespace(read=lambda: (enabled, running, (count,)))
 
     groups = {"cycles": [group(100, 50, 7), group(100, 0, 0)], "walks": [group(0, 0, 0)]}
-    counted = counting._read({**groups, "never": [group(10, 0, 0)]}, {}, ())
-    assert counted.values == {"cycles": 28, "walks": 0}
-    assert counted.refused == {"never": counting.NEVER_RAN}
-    assert any("25.0% of the time" in text for text in counted.warnings)
+    found = counted._read({**groups, "never": [group(10, 0, 0)]}, {}, ())
+    assert found.values == {"cycles": 28, "walks": 0}
+    assert found.refused == {"never": counted.PROGRAM_NEVER_RAN}
+    assert any("25.0% of the time" in text for text in found.warnings)
 
 
 def test_no_counter_costs_nothing(monkeypatch):
     """Not even the trials of counters."""
-    monkeypatch.setattr(counting.counters, "prove", pytest.fail)
-    with counting.counting((), os.getpid(), held=False) as read:
-        assert read() == counting.Counted({}, {})
+    monkeypatch.setattr(counted.groups, "prove", pytest.fail)
+    with counted.counting_program((), os.getpid(), held=False) as read:
+        assert read() == counted.Counted({}, {})
 
 
 # --- attached --------------------------------------------------------------------------------------------
@@ -884,7 +888,8 @@ def test_a_broken_pipe_ends_it_as_it_would_without_us(touch, run_python):
     killed = run_python("""
         reader, writer = os.pipe()
         os.close(reader)
-        with tp.launching.Launched(["yes"], streams=(None, writer, None)) as running:
+        from tlbprobe.programs.launching import Launched
+        with Launched(["yes"], streams=(None, writer, None)) as running:
             running.go()
             answer(running.finish().signal)
         """)
@@ -987,7 +992,7 @@ def test_a_traced_program_gets_its_signals(name, tmp_path):
 
 HEARING = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from tlbprobe.cli import main; print('here', flush=True); sys.exit(main())"
+    "from tlbprobe.display.cli import main; print('here', flush=True); sys.exit(main())"
 )
 SLEEP = "import time; print('there', flush=True); time.sleep(30)"
 
@@ -1079,7 +1084,8 @@ def test_ctrl_c_raises_in_python(run_python):
     found = run_python("""
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         error = caught(tp.stat, ["sleep", "30"], touched=False)
-        answer([error[0], len(tp.processes.Tree(os.getpid()).usage())])
+        from tlbprobe.programs.processes import Tree
+        answer([error[0], len(Tree(os.getpid()).usage())])
         """)
     assert found == ["KeyboardInterrupt", 1], "and no process but the one that started it is left"
 
@@ -1405,11 +1411,11 @@ def test_switches_of_all_threads(tmp_path):
     assert before == {7: (3, 4), 8: (30, 40)}
     write(root, {"proc/7/task/7/status": status.format(5, 4), "proc/7/task/9/status": status.format(1, 1)})
     later = processes.read_switches(7, root)
-    assert program.switched_between(before, later) == {"voluntary": 3, "involuntary": 1}
+    assert stat.switched_between(before, later) == {"voluntary": 3, "involuntary": 1}
     (root / "proc/7/task/8/status").unlink()
     later = processes.read_switches(7, root)
     for then, now in ((before, later), ({}, {})):
-        assert program.switched_between(then, now) == {"voluntary": None, "involuntary": None}
+        assert stat.switched_between(then, now) == {"voluntary": None, "involuntary": None}
 
 
 def test_what_vanished_is_not_known():
@@ -1419,11 +1425,11 @@ def test_what_vanished_is_not_known():
         return processes.Usage(0, False, minor, 0, user, 0.0)
 
     before = {1: used(100, 1.0), 2: used(50, 0.5)}
-    waited = program.used_between(before, {1: used(170, 1.75)})
+    waited = stat.used_between(before, {1: used(170, 1.75)})
     assert waited == {"minor": 20, "major": 0, "user": 0.25, "system": 0}
-    took = program.used_between(before, {1: used(120, 1.1)})
+    took = stat.used_between(before, {1: used(120, 1.1)})
     assert took == {"minor": None, "major": 0, "user": None, "system": 0}
-    rounded = program.used_between(before, {1: used(150, 1.49)})
+    rounded = stat.used_between(before, {1: used(150, 1.49)})
     assert rounded == {"minor": 0, "major": 0, "user": 0, "system": 0}, "a tick less is rounding"
 
 

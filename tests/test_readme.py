@@ -9,7 +9,8 @@ import matplotlib as mpl
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import cli, curves
+from tlbprobe.display import cli
+from tlbprobe.sweeps import curve
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -47,7 +48,7 @@ def names_in(cells):
 def test_python_blocks_run_in_order(monkeypatch, tmp_path):
     """With small sizes, so that they run everywhere."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(curves, "default_sizes", lambda: [1 << 16, 1 << 18])
+    monkeypatch.setattr(curve, "default_sizes", lambda: [1 << 16, 1 << 18])
     mpl.use("agg")
     namespace = {}
     for block in PYTHON:

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tlbprobe as tp
-from tlbprobe import _core, machine
+from tlbprobe import _core
+from tlbprobe.machine import paging
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-BASE = machine.base_page_size()
-PMD = machine.pmd_size()
+BASE = paging.base_page_size()
+PMD = paging.pmd_size()
 COUNTS_FAULTS = pytest.mark.no_asan  # whose own memory takes faults too
 OFFERED = [policy.name for policy in tp.page_policies() if policy.offered]
 
@@ -609,7 +610,7 @@ def test_memory_is_given_back(run_python):
         + """
 rest = resident()
 held = []
-for name in ("base", *(["thp"] if machine.thp_mode() in ("always", "madvise") else [])):
+for name in ("base", *(["thp"] if paging.thp_mode() in ("always", "madvise") else [])):
     with tp.Region(64 * MIB, name):
         held.append(resident() - rest)
     held.append(resident() - rest)

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, machine, shootdowns
+from tlbprobe import _core
+from tlbprobe.machine import paging
+from tlbprobe.probes import shootdown
 from tlbprobe.units import parse_size
 
 KIB, MIB = 1 << 10, 1 << 20
-BASE, PMD = machine.base_page_size(), machine.pmd_size()
+BASE, PMD = paging.base_page_size(), paging.pmd_size()
 CPUS = len(os.sched_getaffinity(0))
 SEVERAL = pytest.mark.skipif(CPUS < 2, reason="one CPU alone")
 SHOWN = "  0:  1  2  IO-APIC  timer\n"
@@ -29,7 +31,7 @@ def offered(name):
 # --- calls -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", shootdowns.KINDS)
+@pytest.mark.parametrize("kind", shootdown.SHOOTDOWN_KINDS)
 @pytest.mark.parametrize("threads", [0, 1])
 @pytest.mark.parametrize(("size", "step"), [(16, 1), (17, 4), (16, 16), (1, 1)])
 def test_one_time_a_call(kind, threads, size, step):
@@ -60,10 +62,10 @@ def test_as_many_threads_as_there_are_other_cpus():
 def test_the_callers_cpu_is_none_of_the_others(monkeypatch):
     """Each has one of its own, and no more of them than the compiled part has room for."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(200)))
-    assert shootdowns._cpus(3, 1) == (1, 0, 2, 3)
-    assert len(shootdowns._cpus(None, 7)) == _core.THREADS_MOST
+    assert shootdown._callers_and_others(3, 1) == (1, 0, 2, 3)
+    assert len(shootdown._callers_and_others(None, 7)) == _core.THREADS_MOST
     with pytest.raises(ValueError, match="threads=64 is out of range, 0 to 63"):
-        shootdowns._cpus(64, 7)
+        shootdown._callers_and_others(64, 7)
 
 
 @SEVERAL
@@ -77,10 +79,10 @@ def test_others_are_seen_to_lose_time_to_every_call():
 
 @SEVERAL
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors broadcast, and interrupt nobody")
-@pytest.mark.parametrize("kind", shootdowns.KINDS)
+@pytest.mark.parametrize("kind", shootdown.SHOOTDOWN_KINDS)
 def test_another_cpu_is_interrupted(kind):
     """Once a call, but for calls while the other thread had been taken off its CPU."""
-    if shootdowns.interrupts() is None:
+    if shootdown.interrupts() is None:
         pytest.skip("/proc/interrupts has no row of TLB shootdowns")
     calls = 256
     counted = [tp.shootdown(calls * BASE, kind=kind, threads=1).counts["interrupts"] for _ in range(5)]
@@ -95,7 +97,7 @@ def test_pages_are_proved_before_they_are_taken_away():
 
 
 @pytest.mark.skipif(not offered("thp"), reason="no transparent huge pages")
-@pytest.mark.parametrize("kind", shootdowns.KINDS)
+@pytest.mark.parametrize("kind", shootdown.SHOOTDOWN_KINDS)
 @pytest.mark.parametrize("step", [None, "4KiB", "4MiB"])
 def test_huge_pages(kind, step):
     """Whole ones, parts of them, or several."""
@@ -107,18 +109,18 @@ def test_huge_pages(kind, step):
 
 
 def test_reserved_pages(setting):
-    size = machine.default_hugetlb_size()
+    size = paging.default_hugetlb_size()
     if size is None or size > 64 * MIB:
         pytest.skip("no pool of a size that a test may fill")
     setting(f"/sys/kernel/mm/hugepages/hugepages-{size >> 10}kB/nr_hugepages", 4)
-    if machine.hugetlb_pools()[size].available != 4:
+    if paging.hugetlb_pools()[size].available != 4:
         pytest.skip("the kernel could not fill the pool")
     for kind in ("unmap", "protect"):
         m = tp.shootdown(4 * size, "hugetlb", kind=kind)
         assert (m.ns.size, m.backing.page_size) == (4, size)
     with pytest.raises(ValueError, match="must be a multiple of 2 MiB" if size == 2 * MIB else "multiple"):
         tp.shootdown(4 * size, "hugetlb", step=BASE)
-    assert machine.hugetlb_pools()[size].free == 4
+    assert paging.hugetlb_pools()[size].free == 4
 
 
 def test_other_pages_than_asked(monkeypatch):
@@ -152,12 +154,12 @@ def test_other_pages_than_asked(monkeypatch):
 def test_interrupts(tmp_path, text, count):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/interrupts").write_text(text)
-    assert shootdowns.interrupts(tmp_path) == count
+    assert shootdown.interrupts(tmp_path) == count
 
 
 def test_no_interrupts_are_counted(tmp_path, monkeypatch):
-    assert shootdowns.interrupts(tmp_path) is None
-    monkeypatch.setattr(shootdowns, "interrupts", lambda: None)
+    assert shootdown.interrupts(tmp_path) is None
+    monkeypatch.setattr(shootdown, "interrupts", lambda: None)
     m = tp.shootdown(16 * BASE)
     assert m.counts == {}
     assert "has no row of TLB shootdowns here" in str(m)
@@ -317,6 +319,6 @@ def test_command_with_lists(run):
 
 def test_no_file_of_the_process_is_left_open():
     before = sorted(Path("/proc/self/fd").iterdir())
-    for kind in shootdowns.KINDS:
+    for kind in shootdown.SHOOTDOWN_KINDS:
         tp.shootdown(16 * BASE, kind=kind)
     assert sorted(Path("/proc/self/fd").iterdir()) == before

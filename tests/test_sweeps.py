@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import pages, sweeps
+from tlbprobe import _core
+from tlbprobe.memory.budget import check_budget
+from tlbprobe.results.table import NUMBERS
+from tlbprobe.sweeps import run, sweep
 
 KIB = 1024
 
@@ -47,11 +50,11 @@ def regions(monkeypatch):
             seen["open"] -= 1
             super().close()
 
-    monkeypatch.setattr(sweeps, "Region", Counted)
+    monkeypatch.setattr(run, "Region", Counted)
     return seen
 
 
-def run(probe, **axes):
+def swept(probe, **axes):
     return tp.sweep(probe, progress=False, **axes)
 
 
@@ -96,7 +99,7 @@ def test_wrong_sizes(arguments, message):
 
 
 def test_axes_keep_their_order(probe):
-    s = run(probe, seed=[3, 1, 2], size=["64KiB", 16 * KIB])
+    s = swept(probe, seed=[3, 1, 2], size=["64KiB", 16 * KIB])
     assert s.axes == {"seed": [3, 1, 2], "size": [65536, 16384]}
     assert [(values["seed"], values["size"]) for values, _ in s] == [
         (3, 65536), (3, 16384), (1, 65536), (1, 16384), (2, 65536), (2, 16384),
@@ -116,12 +119,12 @@ def test_random_order_does_not_change_the_result(probe):
 
 def test_same_order_seed_same_order(probe):
     for _ in range(2):
-        run(probe, size=[16 * KIB, 32 * KIB, 64 * KIB], seed=range(4))
+        swept(probe, size=[16 * KIB, 32 * KIB, 64 * KIB], seed=range(4))
     assert probe.calls[:12] == probe.calls[12:]
 
 
 def test_fixed_parameters_reach_every_point(probe):
-    s = run(probe, size=np.array([16 * KIB, 32 * KIB]), stride="4KiB", seed=5)
+    s = swept(probe, size=np.array([16 * KIB, 32 * KIB]), stride="4KiB", seed=5)
     assert list(s.axes) == ["size"]
     assert {call[2:4] for call in probe.calls} == {(4096, 5)}
 
@@ -130,18 +133,18 @@ def test_fixed_parameters_reach_every_point(probe):
     "axis", [[1, 2], (1, 2), range(1, 3), np.array([1, 2]), (i for i in (1, 2)), {1: 0, 2: 0}.keys()]
 )
 def test_what_makes_an_axis(probe, axis):
-    s = run(probe, size="16KiB", seed=axis)
+    s = swept(probe, size="16KiB", seed=axis)
     assert s.axes == {"seed": [1, 2]}
     assert all(type(seed) is int for seed in s.axes["seed"])
 
 
 def test_counters_are_no_axis(probe):
-    run(probe, size=["16KiB"], counters=["cycles", "walks"])
+    swept(probe, size=["16KiB"], counters=["cycles", "walks"])
     assert probe.calls == [(16 * KIB, "base", 64, 0, ("cycles", "walks"))]
 
 
 def test_without_an_axis_it_is_one_point(probe):
-    s = run(probe, size="16KiB")
+    s = swept(probe, size="16KiB")
     assert len(s) == 1
     assert s[()].low > 0
     assert s.to_numpy().shape == (1,)
@@ -165,7 +168,7 @@ def test_without_an_axis_it_is_one_point(probe):
 )
 def test_wrong_axes_are_refused_before_anything_is_mapped(regions, axes, error, message):
     with pytest.raises(error, match=message):
-        run(tp.chase, **axes)
+        swept(tp.chase, **axes)
     assert regions["mapped"] == []
 
 
@@ -173,7 +176,7 @@ def test_wrong_axes_are_refused_before_anything_is_mapped(regions, axes, error, 
 
 
 def test_refused_points_are_kept(probe):
-    s = run(probe, size=[1024, 4096], stride=[64, 2048])
+    s = swept(probe, size=[1024, 4096], stride=[64, 2048])
     assert list(s.refused) == [(1024, 2048)]
     refusal = s[1024, 2048]
     assert refusal.error == "ValueError"
@@ -183,11 +186,11 @@ def test_refused_points_are_kept(probe):
 
 def test_on_error_raise(probe):
     with pytest.raises(ValueError, match="stride=2048"):
-        run(probe, size=[1024, 4096], stride=[64, 2048], on_error="raise")
+        swept(probe, size=[1024, 4096], stride=[64, 2048], on_error="raise")
 
 
 def test_a_page_policy_that_does_not_exist_refuses_its_points(probe):
-    s = run(probe, size=[16 * KIB], pages=["base", "colossal"])
+    s = swept(probe, size=[16 * KIB], pages=["base", "colossal"])
     assert list(s.refused) == [(16 * KIB, "colossal")]
     assert "'colossal'" in s[16 * KIB, "colossal"].reason
 
@@ -198,19 +201,19 @@ def test_what_is_no_refusal_goes_up(regions, error):
         raise error("on purpose")
 
     with pytest.raises(error, match="on purpose"):
-        run(failing, size=[16 * KIB, 32 * KIB])
+        swept(failing, size=[16 * KIB, 32 * KIB])
     assert regions["mapped"] == [("base", 32 * KIB)]
     assert regions["open"] == 0
 
 
 def test_working_set_without_a_region_is_refused_by_the_probe():
-    s = run(tp.chase, size=["64KiB"], working_set="16KiB", max_seconds=0.05)
+    s = swept(tp.chase, size=["64KiB"], working_set="16KiB", max_seconds=0.05)
     assert "is for a Region" in s[65536].reason
 
 
 def test_on_a_given_region():
     with tp.Region("128KiB") as region:
-        s = run(tp.chase, size=region, working_set=["16KiB", "1MiB"], max_seconds=0.05)
+        s = swept(tp.chase, size=region, working_set=["16KiB", "1MiB"], max_seconds=0.05)
         assert s[16384].params["bytes"] == 16384
         assert "1048576" in s[1048576].reason or "1MiB" in s[1048576].reason
         assert not region.closed
@@ -220,30 +223,32 @@ def test_on_a_given_region():
 
 
 def test_each_policy_is_mapped_once(probe, regions):
-    s = run(probe, size=[16 * KIB, 64 * KIB, 32 * KIB], pages=["base", "default"], seed=[1, 2])
+    s = swept(probe, size=[16 * KIB, 64 * KIB, 32 * KIB], pages=["base", "default"], seed=[1, 2])
     assert sorted(regions["mapped"]) == [("base", 64 * KIB), ("default", 64 * KIB)]
     assert (regions["most"], regions["open"]) == (2, 0)
     assert not s.refused
 
 
 def test_policies_that_do_not_fit_together_are_mapped_one_by_one(probe, regions, monkeypatch):
-    monkeypatch.setattr(pages, "fit_together", lambda wanted: sum(size for size, _ in wanted) <= 100 * KIB)
-    s = run(probe, size=[16 * KIB, 64 * KIB], pages=["base", "default"])
+    monkeypatch.setattr(
+        "tlbprobe.sweeps.run.fit_together", lambda wanted: sum(size for size, _ in wanted) <= 100 * KIB
+    )
+    s = swept(probe, size=[16 * KIB, 64 * KIB], pages=["base", "default"])
     assert sorted(regions["mapped"]) == [("base", 64 * KIB), ("default", 64 * KIB)]
     assert (regions["most"], regions["open"]) == (1, 0)
     assert not s.refused
 
 
 def test_a_small_pool_refuses_only_the_larger_points(probe, regions, monkeypatch):
-    real = pages.check_budget
+    real = check_budget
 
     def small(mapped, policy, what):
         if mapped > 40 * KIB:
             raise MemoryError(f"{what} needs {mapped} of a pool that has 40 KiB")
         real(mapped, policy, what)
 
-    monkeypatch.setattr(pages, "check_budget", small)
-    s = run(probe, size=[16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB])
+    monkeypatch.setattr("tlbprobe.memory.region.check_budget", small)
+    s = swept(probe, size=[16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB])
     assert regions["mapped"] == [("base", 32 * KIB)]
     assert list(s.refused) == [(64 * KIB,), (128 * KIB,)]
     assert "that has 40 KiB" in s[64 * KIB].reason
@@ -254,15 +259,15 @@ def test_nothing_fits(probe, monkeypatch):
     def none(*_, **__):
         raise MemoryError("nothing left")
 
-    monkeypatch.setattr(pages, "check_budget", none)
-    s = run(probe, size=[16 * KIB, 32 * KIB])
+    monkeypatch.setattr("tlbprobe.memory.region.check_budget", none)
+    s = swept(probe, size=[16 * KIB, 32 * KIB])
     assert len(s.refused) == 2
     with pytest.raises(MemoryError, match="nothing left"):
-        run(probe, size=[16 * KIB, 32 * KIB], on_error="raise")
+        swept(probe, size=[16 * KIB, 32 * KIB], on_error="raise")
 
 
 def test_translation_has_room_for_its_packed_lines(regions):
-    s = run(tp.translation, size=["64KiB", "256KiB"], max_seconds=0.05)
+    s = swept(tp.translation, size=["64KiB", "256KiB"], max_seconds=0.05)
     assert len(regions["mapped"]) == 1
     assert not s.refused
     assert s[65536].spread.params["nodes"] == s[65536].packed.params["nodes"]
@@ -289,7 +294,7 @@ def test_no_bar_without_a_terminal(probe, capfd, progress):
 @pytest.fixture
 def refusing(probe):
     """A sweep of which one point was refused."""
-    return run(probe, size=[1024, 4096], stride=[64, 2048])
+    return swept(probe, size=[1024, 4096], stride=[64, 2048])
 
 
 def test_to_numpy(refusing):
@@ -297,7 +302,7 @@ def test_to_numpy(refusing):
     assert table["size"].tolist() == [1024, 1024, 4096, 4096]
     assert table["stride"].tolist() == [64, 2048, 64, 2048]
     assert np.isfinite(table["low_ns"]).tolist() == [True, False, True, True]
-    for name in sweeps.NUMBERS:
+    for name in NUMBERS:
         assert table[name].dtype == np.float64
         assert math.isnan(table[name][1])
     assert table["page_size"][0] == 4096
@@ -328,7 +333,7 @@ def test_what_is_not_known_is_nan(made):
 
 def test_large_seeds_stay_exact(probe):
     seeds = [1, 2**63, 2**64 - 1]
-    s = run(probe, size="16KiB", seed=seeds)
+    s = swept(probe, size="16KiB", seed=seeds)
     assert s.to_numpy()["seed"].tolist() == seeds
 
 
@@ -340,7 +345,7 @@ def test_to_csv(refusing, tmp_path):
     assert rows[0]["page_size"] == "4096"
     assert rows[0]["slices"] == "240"
     assert float(rows[0]["low_ns"]) == refusing[1024, 64].low
-    assert {rows[1][name] for name in sweeps.NUMBERS} == {""}
+    assert {rows[1][name] for name in NUMBERS} == {""}
     assert "stride=2048" in rows[1]["reason"]
 
 
@@ -368,7 +373,7 @@ def test_to_xarray(refusing):
 )
 def test_every_table_takes_any_axis(probe, tmp_path, axis):
     pytest.importorskip("xarray")
-    s = run(probe, size=[16 * KIB], **axis)
+    s = swept(probe, size=[16 * KIB], **axis)
     (name, values), shape = next(iter(axis.items())), (1, 2)
     assert s.to_numpy()[name].tolist() == values
     assert s.to_xarray().low_ns.shape == shape
@@ -397,11 +402,11 @@ def test_a_measured_one():
 
 def test_points_that_differ_in_pages_alone_follow_each_other():
     asked = [
-        sweeps.Asked(tp.chase, (size, pages), {"size": size, "pages": pages})
+        run.Asked(tp.chase, (size, pages), {"size": size, "pages": pages})
         for pages in ("base", "thp", "default")
         for size in range(20)
     ]
-    ordered = sweeps.in_blocks(asked, random.Random(1))
+    ordered = run.in_blocks(asked, random.Random(1))
     assert sorted(ask.key for ask in ordered) == sorted(ask.key for ask in asked)
     sizes = [ask.key[0] for ask in ordered]
     assert [size for size, _ in itertools.groupby(sizes)] == sizes[::3]
@@ -411,11 +416,11 @@ def test_points_that_differ_in_pages_alone_follow_each_other():
 
 def test_what_is_no_probe_is_refused_at_once():
     with pytest.raises(TypeError, match=r"takes a probe.*<lambda> returned a int"):
-        run(lambda size: 1, size=[1])
+        swept(lambda size: 1, size=[1])
 
 
 def test_a_sweep_without_an_axis_is_one_point(probe):
-    s = run(probe, size=16 * KIB)
+    s = swept(probe, size=16 * KIB)
     assert s[()].params["bytes"] == 16 * KIB
     with pytest.raises(ValueError, match="one point"):
         s.plot()
@@ -425,14 +430,14 @@ def test_each_refused_size_has_its_own_reason(probe, monkeypatch):
     def none(mapped, policy, what):
         raise MemoryError(f"{mapped} would not fit")
 
-    monkeypatch.setattr(pages, "check_budget", none)
-    s = run(probe, size=[16 * KIB, 32 * KIB])
+    monkeypatch.setattr("tlbprobe.memory.region.check_budget", none)
+    s = swept(probe, size=[16 * KIB, 32 * KIB])
     assert [s[size].reason for size in (16 * KIB, 32 * KIB)] == ["16384 would not fit", "32768 would not fit"]
-    assert list(sweeps.complaints(s).items()) == [(("refused", "16384 would not fit"), 2)]
+    assert list(sweep.complaints(s).items()) == [(("refused", "16384 would not fit"), 2)]
 
 
 def test_an_empty_policy_is_no_policy_in_a_sweep_either():
-    s = run(tp.chase, size=[16 * KIB], pages=[""])
+    s = swept(tp.chase, size=[16 * KIB], pages=[""])
     assert "pages='' is no page policy" in s[16 * KIB, ""].reason
 
 
@@ -449,7 +454,7 @@ def test_an_empty_policy_is_no_policy_in_a_sweep_either():
     ],
 )
 def test_what_is_wrong_at_any_point_is_said_before_any(monkeypatch, axes, error, said):
-    monkeypatch.setattr(tp.pages._core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
     with pytest.raises(error, match=re.escape(said)):
         tp.sweep(tp.chase, **{"progress": False, **axes})
 

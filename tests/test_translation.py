@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import machine
+from tlbprobe.machine import paging
 from tlbprobe.units import parse_size
 
-BASE = machine.base_page_size()
-LINE = machine.cache_line_size()
+BASE = paging.base_page_size()
+LINE = paging.cache_line_size()
 QUICK = {"max_seconds": 0.05}
 
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tlbprobe import verdicts
-from tlbprobe.verdicts import BOUND, NOT_BOUND, UNDECIDED, Pair, judge_run, judge_trial
+from tlbprobe.programs import verdicts
+from tlbprobe.programs.verdicts import BOUND, NOT_BOUND, UNDECIDED, Pair, judge_run, judge_trial
 
 MIB = 1 << 20
 

@@ -18,16 +18,18 @@ import pytest
 from matplotlib.figure import Figure
 
 import tlbprobe as tp
-from tlbprobe import cli, machine, trials, trying, variants
-from tlbprobe.pages import Backing
-from tlbprobe.trials import Figures
-from tlbprobe.variants import SETTINGS
+from tlbprobe.display import cli
+from tlbprobe.machine import paging
+from tlbprobe.memory.backing import Backing
+from tlbprobe.programs import trial, variants, whatif
+from tlbprobe.programs.trial import RunFigures
+from tlbprobe.programs.variants import SETTINGS
 
 KIB, MIB = 1 << 10, 1 << 20
-PMD = machine.pmd_size()
+PMD = paging.pmd_size()
 PYTHON = [sys.executable, "-I", "-S", "-c"]
-MODE = variants.thp_mode()
-DISABLED = machine.thp_disabled() == 1
+MODE = variants.pmd_mode()
+DISABLED = paging.thp_disabled() == 1
 NOTHING = {"stdin": os.devnull, "progress": False}
 needs_thp = pytest.mark.skipif(
     MODE in (None, "never") or DISABLED, reason="huge pages are not to be had here"
@@ -70,7 +72,7 @@ THP_STATE = "(ctypes.CDLL(None).prctl(42, 0, 0, 0, 0), os.environ.get('GLIBC_TUN
 def test_a_variant_is_set_for_the_program_alone(log, variant, flags, monkeypatch):
     """Inherited through exec; ours stays as it was; and what the user tunes is kept."""
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=0:glibc.malloc.hugetlb=0")
-    before = machine.thp_disabled()
+    before = paging.thp_disabled()
     if why := variants.why_not(variant):
         pytest.skip(why)
     trial_of(log.words(THP_STATE), variants=[variant])
@@ -79,7 +81,7 @@ def test_a_variant_is_set_for_the_program_alone(log, variant, flags, monkeypatch
     changed = offered if flags is None else plain.replace(str(before), str(flags), 1)
     assert log.lines[0] == plain, "the first run is as it is"
     assert sorted(log.lines[1:]) == sorted([plain, changed])
-    assert machine.thp_disabled() == before
+    assert paging.thp_disabled() == before
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_variants_that_cannot_differ_are_not_tried(mode, disabled, tried):
 
 
 def test_where_nothing_can_differ_nothing_runs(log, monkeypatch):
-    monkeypatch.setattr(variants, "thp_mode", lambda: "never")
+    monkeypatch.setattr(variants, "pmd_mode", lambda: "never")
     with pytest.raises(RuntimeError, match="echo madvise"):
         trial_of(log.words(1))
     assert not log.path.exists()
@@ -128,9 +130,10 @@ def test_a_kernel_that_cannot_is_told_from_one_that_can(run_python):
     """As on a kernel whose prctl does not know the flags."""
     found = run_python("""
         prctl = {"x86_64": 157, "aarch64": 167}[platform.machine()]
-        before = tp.variants.why_not("refused")
+        from tlbprobe.programs import variants
+        before = variants.why_not("refused")
         refuse(prctl, errno.EINVAL, 2, 2)
-        answer([before, tp.variants.why_not("refused"), tp.variants.why_not("advised only"),
+        answer([before, variants.why_not("refused"), variants.why_not("advised only"),
                 caught(tp.whatif, ["true"], variants=["advised only"], stdin="/dev/null")[:2]])
         """)
     assert found[:2] == ["", ""]
@@ -198,8 +201,8 @@ def test_pages_that_were_not_seen_are_no_reproach():
     """Of a short program that may not be traced nothing is seen, not even that there is no huge page."""
 
     def warned(*huge):
-        offered = [[Figures(1, 1, 0, 0, 0, huge=0.0), Figures(1, 1, 0, 0, 0, huge=one)] for one in huge]
-        first = Figures(1, 1, 0, 0, 0, status=0)
+        offered = [[RunFigures(1, 1, 0, 0, 0, huge=0.0), RunFigures(1, 1, 0, 0, 0, huge=one)] for one in huge]
+        first = RunFigures(1, 1, 0, 0, 0, status=0)
         texts = variants._complaints(["as it is", "offered"], offered, first)
         return any("the offer brought no huge page" in text for text in texts)
 
@@ -209,10 +212,10 @@ def test_pages_that_were_not_seen_are_no_reproach():
 
 
 def test_pages_of_a_function_that_are_not_proved_are_not_none():
-    called, size = Figures(1, 1, 0, 0, 0), 4 * MIB
+    called, size = RunFigures(1, 1, 0, 0, 0), 4 * MIB
 
     def huge(shares):
-        return trying._with_pages(called, Backing("thp", None, shares, "unknown", "none"), size).huge
+        return whatif._with_pages(called, Backing("thp", None, shares, "unknown", "none"), size).huge
 
     assert math.isnan(huge({}))
     assert huge({4096: 1.0}) == 0
@@ -233,17 +236,17 @@ def test_a_trial_says_that_pages_were_not_seen(made):
 
 @pytest.mark.parametrize(("rounds", "count"), list(itertools.product((1, 2, 3, 7, 12), (1, 2, 3, 4))))
 def test_turns_are_balanced(rounds, count):
-    order = trials.balanced_order(rounds, count, seed=5)
+    order = trial.balanced_order(rounds, count, seed=5)
     assert order.shape == (rounds, count)
     assert (np.sort(order, axis=1) == np.arange(count)).all()
     for place in range(count):
         often = np.bincount(order[:, place], minlength=count)
         assert often.max() - often.min() <= 1
-    assert (order == trials.balanced_order(rounds, count, seed=5)).all()
+    assert (order == trial.balanced_order(rounds, count, seed=5)).all()
 
 
 def test_turns_depend_on_the_seed():
-    orders = {trials.balanced_order(12, 3, seed).tobytes() for seed in range(20)}
+    orders = {trial.balanced_order(12, 3, seed).tobytes() for seed in range(20)}
     assert len(orders) > 15
 
 
@@ -252,7 +255,7 @@ def test_runs_follow_the_order(log):
         log.words("ctypes.CDLL(None).prctl(42, 0, 0, 0, 0)"), variants=["refused"], rounds=4, seed=3
     )
     expected = [("1" if trial.variants[number] == "refused" else "0") for number in trial.order.ravel()]
-    assert log.lines[1:] == expected or machine.thp_disabled()
+    assert log.lines[1:] == expected or paging.thp_disabled()
     assert len(log.lines) == 1 + 4 * 2
     assert trial.wall.shape == (4, 2)
 
@@ -262,7 +265,7 @@ def test_times_are_sorted_by_variant():
     text = "import ctypes, time; time.sleep(0.6 * (ctypes.CDLL(None).prctl(42, 0, 0, 0, 0) == 1))"
     trial = trial_of([*PYTHON, text], variants=["refused"], rounds=3)
     assert (trial.wall[:, 1] > 0.6).all()
-    if machine.thp_disabled() != 1:
+    if paging.thp_disabled() != 1:
         assert trial.wall[:, 0].min() < 0.6
         assert trial.round_ratios("refused").max() > 1
     assert (trial.cpu >= 0).all()
@@ -426,7 +429,7 @@ def test_what_cannot_be_run(command, name, status):
 
 HEARING = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from tlbprobe.cli import main; sys.exit(main())"
+    "from tlbprobe.display.cli import main; sys.exit(main())"
 )
 
 
@@ -498,7 +501,7 @@ def test_a_function_on_every_policy():
     assert trial.variants == ("base", "default")
     assert trial.reference == "base"
     assert trial.program == "function"
-    assert trial.backing["base"].page_size == machine.base_page_size()
+    assert trial.backing["base"].page_size == paging.base_page_size()
     assert trial.backing["base"].proof == "proved"
     assert trial.ratio("default")[1] is not None
     assert trial.params["calls"] >= 1
@@ -692,7 +695,7 @@ def test_few_rounds_claim_nothing(made):
     trial = made.trial(rounds=5)
     assert trial.ratio("offered")[1] is None
     assert trial.verdict.claim == "not enough evidence"
-    assert trying.ROUNDS >= 6
+    assert whatif.ROUNDS >= 6
 
 
 @pytest.mark.parametrize("kind", ["trial", "program_run"])
@@ -737,7 +740,7 @@ def test_what_a_killed_run_leaves_behind_does_not_hide_the_signal(monkeypatch):
 
 def test_where_only_base_pages_are_offered_a_function_has_nothing_to_try(monkeypatch):
     """Which is no fault of who asked."""
-    monkeypatch.setattr(trying, "page_policies", lambda: [tp.PagePolicy("base", "base", 4096)])
+    monkeypatch.setattr(whatif, "page_policies", lambda: [tp.PagePolicy("base", "base", 4096)])
     with pytest.raises(RuntimeError, match="no other pages than 'base' can be had: none is on offer"):
         tp.whatif(lambda array: None, size="64KiB", progress=False)
 

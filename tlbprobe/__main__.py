@@ -1,6 +1,6 @@
 """``python -m tlbprobe``."""
 
-from .cli import main
+from .display.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

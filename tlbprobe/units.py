@@ -1,4 +1,4 @@
-"""Sizes, counts and times: read from people, written for people.
+"""Sizes, counts and times: read from people, written for people; and the types of arrays.
 
 K, M, G and T mean powers of 1024 in sizes, with or without ``iB``; kB, MB and GB are refused, since half of
 the world means powers of 1000 by them.
@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import operator
 import re
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Interval = tuple[float, float] | None
 
 POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 LARGEST = 1 << 62  # bytes; no machine has more, and sums of two still fit a signed 64-bit integer

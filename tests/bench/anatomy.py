@@ -21,8 +21,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tlbprobe import inference
-from tlbprobe.model import QUIET, Cache, Level, Machine, Noise, Simulation
+from tlbprobe.hierarchy import inference
+from tlbprobe.hierarchy.model import QUIET, Cache, Level, Machine, Noise, Simulation
 
 MACHINES = 1500
 OUTCOMES = ("exact", "within 2 %", "wide", "wrong", "refused")
@@ -119,7 +119,7 @@ def judged(machine: Machine, side: inference.Side) -> Iterator[tuple[str, str]]:
             yield f"{name}: miss ns", outcome(real, cost.low, cost.high)
 
 
-def _fits(true: Level, found: inference.Level) -> bool:
+def _fits(true: Level, found: inference.MeasuredLevel) -> bool:
     return found.entries.range is not None and outcome(true.entries, *found.entries.range) != "wrong"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tlbprobe import analysis
+from tlbprobe.results import analysis
 
 SLICES = 4000  # what the time limit allows
 

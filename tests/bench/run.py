@@ -24,8 +24,13 @@ from typing import Any
 import numpy as np
 
 import tlbprobe as tp
-from tlbprobe import _core, analysis, launching, machine
-from tlbprobe.probes import OBJECT_LAYOUTS, STRIDE_ACCESSES, node_parameters, node_places, object_bytes
+from tlbprobe import _core
+from tlbprobe.machine import paging
+from tlbprobe.measuring.nodes import node_parameters, node_places
+from tlbprobe.probes.objects import OBJECT_LAYOUTS, object_bytes
+from tlbprobe.probes.stride import STRIDE_ACCESSES
+from tlbprobe.programs import launching
+from tlbprobe.results import analysis
 from tlbprobe.units import format_size, parse_size
 
 HERE = Path(__file__).parent
@@ -60,7 +65,7 @@ def loop() -> Iterator[Row]:
     """An L1-resident chase against the loop that anyone would write, in turn."""
     compare = compiled()
     size, accesses = 16 << 10, 90000
-    line = machine.cache_line_size()
+    line = paging.cache_line_size()
     parameters = node_parameters(size // line, line, "spread", 0)
     ours: list[float] = []
     theirs: list[float] = []
@@ -127,7 +132,7 @@ def jump_loop() -> Iterator[Row]:
     cells, accesses = 16, 90000
     ours: list[float] = []
     theirs: list[float] = []
-    parameters = {**node_places(cells, machine.base_page_size(), "packed"), "seed": 0}
+    parameters = {**node_places(cells, paging.base_page_size(), "packed"), "seed": 0}
     with (
         tp.Region(cells * parameters["line"]) as region,
         _core.Session([(region, "jump", 0, region.mapped_bytes, parameters)]) as session,
@@ -324,7 +329,7 @@ def length() -> Iterator[Row]:
     for size in ("256KiB", "16MiB", "1GiB"):
         with tp.Region(size) as region:
             chosen = tp.chase(region)
-            line = machine.cache_line_size()
+            line = paging.cache_line_size()
             nodes = region.size // line
             parameters = node_parameters(nodes, line, "spread", 0)
             lows: dict[int, list[float]] = {}
@@ -487,7 +492,7 @@ def counters() -> Iterator[Row]:
 
 
 def _low_with_counters() -> Iterator[Row]:
-    line = machine.cache_line_size()
+    line = paging.cache_line_size()
     for size, accesses in ((16 << 10, 90_000), (256 << 10, 25_000), (64 << 20, 2000)):
         parameters = node_parameters(size // line, line, "spread", 0)
         with (
@@ -517,7 +522,7 @@ def facts() -> Iterator[Row]:
 def faults() -> Iterator[Row]:
     """First writes to 1 GiB of base pages: whether the times add up, and what recording them takes."""
     m = tp.fault(GIB)
-    pages = GIB // machine.base_page_size()
+    pages = GIB // paging.base_page_size()
     net, whole = m.ns.sum() / m.wall_ns, (m.ns.sum() + m.ns.size * m.overhead_ns) / m.wall_ns
     yield "sum of page times / wall time, 1 GiB", f"{whole:.4f}, less the clock {net:.4f}", "0.98 to 1.02"
     read_ns, step_ns = _core.clock_calibrate()

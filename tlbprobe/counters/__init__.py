@@ -1,0 +1,1 @@
+"""Performance counters: what they mean, whether they can be had, and reading them."""

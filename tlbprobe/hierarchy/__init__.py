@@ -1,0 +1,1 @@
+"""The levels of a TLB: measured, inferred, and simulated."""

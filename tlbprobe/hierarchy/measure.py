@@ -1,0 +1,420 @@
+"""The anatomy of this machine's TLB, measured: sides, conflicts and walks."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import _core
+from ..machine import cpuid, cpus, facts, paging
+from ..measuring.nodes import node_parameters
+from ..measuring.point import UNTIMED_PASSES, Common
+from ..memory.backing import BackingError
+from ..memory.policies import find_policy, page_policies, round_up
+from ..memory.region import Region, SparseRegion
+from ..units import Floats, Ints, Size, format_size, parse_size
+from . import inference
+from .anatomy import NO_SIDE, Anatomy, Part
+from .claims import claimed_levels, judged_claims
+from .effective import effective_page_size
+from .inference import Side, WalkStep
+
+if TYPE_CHECKING:
+    pass
+
+
+SIDE_SECONDS = 4.0  # for one side on one policy
+MAP_SECONDS = 1.0  # for the picture of conflicts
+WALK_SECONDS = 6.0
+JUMP_FLOOR_NS = 0.06  # jumps are predicted and overlap: smaller steps than this have many reasons
+HALF_SECONDS = 1.0  # for the instruction side once more, on half the pages
+LEAST_NODES = 24576  # of a side on small translations: beyond every second level there is
+TIMES_CLAIMED = 6  # as many nodes as that times the entries that the processor claims, if these are more
+CODE_NODES = 12288  # of the instruction side
+FEWEST_PAGES = 64
+TIMES_REACH = 2  # of the claimed reach: what a side on huge translations needs
+
+SLICE_ACCESSES = 1 << 14  # at least: tens of microseconds where everything hits
+LONG_SLICE_NS = 2e6  # slices longer than this are fewer, and shorter
+MANY_NODES = 8192  # of which every slice is long
+FEW_SLICES = 3
+FAR_BITS = 34  # of page numbers: half of what a process may address
+FAR_ALIGNED = 1 << 30  # pages: an address whose low bits are the page number's own
+FAR_TOUCHED = 1 << 17  # pages that may come to exist in address space so large
+LINES_OF_PAGE = 64
+MAP_STRIDES = tuple(1 << bits for bits in range(6, 14))  # pages
+MAP_COUNTS = (*range(4, 18), 20, 24, 32)
+
+
+# --- slices of this machine ------------------------------------------------------------------------------
+
+
+class Hardware:
+    """Slices of a kernel on memory of this machine: one mapping for all of them.
+
+    Parameters
+    ----------
+    region, beside : Region
+        For spread nodes, and for packed ones.
+    far : Region, optional
+        Address space for pages at will.
+    unit : int
+        Bytes from one node to the next: one translation.
+    kernel : str
+        Whose slices.
+    floor_ns : float
+        Smaller steps than this have many reasons.
+    seed : int
+        Of the orders of the nodes.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        beside: Region,
+        far: Region | None,
+        *,
+        unit: int,
+        kernel: str = "chase",
+        floor_ns: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.region, self.beside, self.far = region, beside, far
+        self.unit, self.kernel, self.seed = unit, kernel, seed
+        self.base, self.line = region.base_page, paging.cache_line_size()
+        self.most_nodes = min(region.mapped_bytes // unit, beside.mapped_bytes // self.line)
+        self.far_bits = FAR_BITS if far is not None else 0
+        self.floor_ns = floor_ns
+        self.origin = -far.address % (FAR_ALIGNED * self.base) if far is not None else 0
+        self.rounds = 0
+        self._expected: dict[int, float] = {}  # nanoseconds of one access each, by nodes
+
+    def nearest(self, nodes: int) -> int:
+        """Any number of nodes will do."""
+        return nodes
+
+    def pair(self, nodes: int, spacing: int, slices: int) -> tuple[Floats, Floats]:
+        """Slices of one round: nodes so many units apart, and as many lines side by side."""
+        step, region, offset = spacing * self.unit, self.region, 0
+        if spacing > 1:
+            assert self.far is not None
+            region, offset = self.far, self.origin
+        part = (
+            region,
+            self.kernel,
+            offset,
+            round_up(nodes * step, self.base),
+            self._nodes(nodes, step, "spread"),
+        )
+        return self._measure(part, nodes, slices)
+
+    def places(self, pages: Ints, slices: int) -> tuple[Floats, Floats]:
+        """Slices of one round: a line on each of some pages, and as many lines side by side."""
+        assert self.far is not None
+        number = np.arange(len(pages))
+        lines = (number + number // LINES_OF_PAGE) % LINES_OF_PAGE
+        offsets = self.origin + pages * self.base + lines * self.line
+        np.frombuffer(memoryview(self.far), np.uint64, len(pages))[:] = offsets
+        parameters = {"nodes": len(pages), "list": 0, "seed": self._next_seed()}
+        return self._measure((self.far, "places", 0, self.far.mapped_bytes, parameters), len(pages), slices)
+
+    def _nodes(self, nodes: int, step: int, placement: str) -> dict[str, int]:
+        known = node_parameters(nodes, step, placement, self._next_seed())
+        return {name: known[name] for name in _core.kernels()[self.kernel]}
+
+    def _next_seed(self) -> int:
+        self.rounds += 1
+        return (self.seed + (self.rounds << 32)) % (1 << 64)
+
+    def _measure(
+        self, spread: tuple[Region, str, int, int, dict[str, int]], nodes: int, slices: int
+    ) -> tuple[Floats, Floats]:
+        size = round_up(nodes * self.line, self.base)
+        packed = (self.beside, self.kernel, 0, size, self._nodes(nodes, self.base, "packed"))
+        accesses = max(nodes, SLICE_ACCESSES)
+        fewer = [n for n in self._expected if n <= nodes]
+        known = self._expected[max(fewer)] if fewer else 0.0
+        if nodes > MANY_NODES or known * accesses > LONG_SLICE_NS:
+            accesses, slices = nodes, min(slices, FEW_SLICES)
+        with _core.Session([spread, packed]) as session:
+            for _ in range(UNTIMED_PASSES):
+                session.pass_over()
+            ns = session.measure((accesses, accesses), slices)["ns"] / accesses
+        self._expected[nodes] = float(ns.min(axis=1).sum())
+        return ns[0], ns[1]
+
+
+# --- the anatomy -----------------------------------------------------------------------------------------
+
+
+def anatomy(
+    pages: str | Iterable[str] | None = None,
+    *,
+    memory: Size = "1GiB",
+    strict: bool = True,
+    seed: int = 0,
+    cpu: int | None = None,
+    max_seconds: float = 30.0,
+) -> Anatomy:
+    """Infer the translation hierarchy of this machine from the time of dependent loads.
+
+    Parameters
+    ----------
+    pages : str or iterable of str, optional
+        Page policies, see `page_policies`; base pages, and every transparent and hugetlb policy of PMD size
+        or larger that this machine offers, by default.
+    memory : int or str
+        Bytes that may be touched on each policy, at most; to find out what the TLB holds of larger pages
+        takes 8 MiB of base pages beside. With less than 96 MiB not every level can show itself.
+    strict : bool
+        Whether pages other than asked are a reason to conclude nothing.
+    seed : int
+        Of orders and cycles, 0 to 2**64 - 1.
+    cpu : int, optional
+        CPU to pin this thread to while measuring; the one it runs on by default.
+    max_seconds : float
+        Time for all of it.
+
+    Returns
+    -------
+    Anatomy
+        Levels with entries, ways, index and costs; the walk; what the processor claims beside it; and for
+        everything that is not identifiable the reason.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a parameter is wrong, or if the cores of this machine differ and `cpu` names none.
+
+    Notes
+    -----
+    Isolates: translation, by the difference of spread and packed nodes (see `translation`), and sets, by
+    pages a power of two apart. Confounded by: whoever shares the TLB, such as the other thread of a core,
+    which takes entries; processors that coalesce adjacent pages. Limits: a level that a smaller one hides;
+    index functions that no power-of-two distance makes collide; random replacement, which blurs small steps.
+    The model in `tlbprobe.model` says what a machine of given numbers would show.
+
+    References
+    ----------
+    .. [1] R. H. Saavedra and A. J. Smith, Measuring cache and TLB performance and their effect on benchmark
+       runtimes, IEEE Transactions on Computers 44 (1995).
+    .. [2] B. Gras, K. Razavi, H. Bos and C. Giuffrida, Translation Leak-aside Buffer, USENIX Security 2018.
+
+    Examples
+    --------
+    >>> found = anatomy("base", memory="4MiB", max_seconds=0.5)
+    >>> len(found.sentences())
+    3
+    """
+    names = _checked_policies(pages)
+    room = parse_size(memory, "memory")
+    least = FEWEST_PAGES * paging.base_page_size()
+    if room < least:
+        raise ValueError(f"memory={memory!r} is too small: at least {format_size(least)}")
+    Common(strict, seed, cpu, max_seconds=max_seconds)
+    host = facts.host()
+    if host.get("cpu.hybrid") and cpu is None:
+        raise ValueError("cpu=None: the cores of this machine differ, name the one to look at")
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    with cpus.pinned(cpu) as pinned:
+        task = _Task(host, room, strict, seed, time.perf_counter() + max_seconds)
+        parts = [task.data(name) for name in names]
+        parts.append(task.instruction())
+        walk, structures = task.walk(parts)
+    params = {"pages": names, "memory": room, "strict": bool(strict), "seed": int(seed), "cpu": pinned,
+              "max_seconds": float(max_seconds)}  # fmt: skip
+    return Anatomy(
+        tuple(parts), walk, structures, host.to_dict(), params, started, warnings=tuple(task.warnings)
+    )
+
+
+def _checked_policies(given: str | Iterable[str] | None) -> list[str]:
+    if given is None:
+        kinds = ("thp", "hugetlb")
+        return ["base", *(one.name for one in page_policies() if one.offered and one.kind in kinds)]
+    if not isinstance(given, Iterable):
+        raise TypeError(f"pages={given!r} must be the name of a page policy, or several")
+    names = [find_policy(name).name for name in ([given] if isinstance(given, str) else given)]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"pages={given!r} must name at least one policy, and none twice")
+    return names
+
+
+@dataclass
+class _Task:
+    """What all parts of one anatomy share."""
+
+    host: facts.Host
+    room: int
+    strict: bool
+    seed: int
+    deadline: float
+    warnings: list[str] = field(default_factory=list)
+
+    def until(self, seconds: float) -> float:
+        """The end of a step that may take so long."""
+        return min(self.deadline, time.perf_counter() + seconds)
+
+    def data(self, name: str) -> Part:
+        """The data side on one policy; what keeps it from being measured is its reason."""
+        start = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", RuntimeWarning
+                )  # `_check` tells of other pages, in the result
+                part = self._data(name)
+        except (MemoryError, BackingError, OSError, ValueError) as error:
+            part = Part("data", name, None, "", NO_SIDE, reason=str(error))
+        return _timed(part, start)
+
+    def _data(self, name: str) -> Part:
+        """First what the TLB holds for the memory, then levels of such translations, on the same memory."""
+        base = paging.base_page_size()
+        page = find_policy(name).page_size or base
+        if page > self.room:
+            raise ValueError(f"needs {format_size(page)} for one page, memory={format_size(self.room)}")
+        if page > base and time.perf_counter() > self.deadline:
+            raise TimeoutError("the time was over before it: see max_seconds")
+        wanted = max(self._wanted(base), self._wanted(page))
+        with Region(min(wanted, self.room) // page * page, name, strict=self.strict) as region:
+            self._check(region)
+            if page == base:
+                return self._measured(region, name, base)
+            found = effective_page_size(region, seed=self.seed)
+            if found.page_size is None:
+                return Part("data", name, None, str(found), NO_SIDE, reason=found.reason)
+            return replace(self._measured(region, name, found.page_size), effective=str(found))
+
+    def _check(self, region: Region) -> None:
+        """Check its pages: other ones are an error, or where they are allowed a warning of the result."""
+        complaint = region.complaint(region.backing())
+        if complaint and self.strict:
+            region.check_backing()
+        elif complaint and complaint not in self.warnings:
+            self.warnings.append(complaint)
+
+    def _claimed(self, unit: int) -> dict[int, cpuid.TlbClaim]:
+        return claimed_levels(self.host.tlb, "data", unit)
+
+    def _wanted(self, unit: int) -> int:
+        """Bytes that all levels for translations of a size take to show."""
+        most = max((row.entries for row in self._claimed(unit).values()), default=0)
+        if unit > paging.base_page_size():
+            return max(FEWEST_PAGES, TIMES_REACH * most) * unit
+        return max(LEAST_NODES, TIMES_CLAIMED * most) * unit
+
+    def _measured(self, region: Region, name: str, unit: int) -> Part:
+        """Levels for translations of a size."""
+        claimed, line = self._claimed(unit), paging.cache_line_size()
+        wanted = self._wanted(unit)
+        nodes = min(wanted, region.mapped_bytes) // unit
+        with Region(nodes * line) as beside, _far(self.warnings, wanted=unit == region.base_page) as far:
+            hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
+            side = inference.infer(hardware, self.seed, self.until(SIDE_SECONDS))
+            part = Part("data", name, unit, "", side, judged_claims(side, claimed))
+            if far is not None and side.levels and side.levels[0].entries.range:
+                part = self._with_map(part, hardware, side.levels[0].entries.range[1])
+        self._check(region)
+        return replace(part, **self._how_far(side, unit, nodes * unit, wanted))
+
+    def _how_far(self, side: Side, unit: int, size: int, wanted: int) -> dict[str, Any]:
+        """Whether a side was looked at beyond all levels that there may be, and why not."""
+        if size < wanted // unit * unit:
+            needs = f"needs {format_size(wanted)} for all of it, memory={format_size(self.room)}"
+            return {"complete": False, "reason": needs}
+        huge = unit > paging.base_page_size()
+        if huge and not self._claimed(unit):
+            unknown = f"how far levels for translations of {format_size(unit)} reach is not claimed here"
+            return {"complete": False, "reason": unknown}
+        return {"complete": bool(side.nodes) and not side.reason}
+
+    def _with_map(self, part: Part, hardware: Hardware, first: int) -> Part:
+        beside = round(inference.OVER_BEFORE * first)
+        found = inference.conflict_map(hardware, beside, MAP_STRIDES, MAP_COUNTS, self.until(MAP_SECONDS))
+        return replace(part, conflicts=found, strides=MAP_STRIDES, counts=MAP_COUNTS)
+
+    def instruction(self) -> Part:
+        """The instruction side, on base pages, from jumps instead of loads."""
+        start = time.perf_counter()
+        unit, line = paging.base_page_size(), paging.cache_line_size()
+        if not _core.JUMP_REACH:
+            reason = "code that jumps is not known for this instruction set"
+            return Part("instruction", "base", unit, "", NO_SIDE, reason=reason)
+        nodes = min(CODE_NODES, self.room // unit)
+        try:
+            with Region(nodes * unit) as region, Region(nodes * line) as beside:
+                sources = [
+                    Hardware(
+                        region, beside, None, unit=each, kernel="jump", floor_ns=JUMP_FLOOR_NS, seed=self.seed
+                    )
+                    for each in (unit, unit // 2)
+                ]
+                side = inference.infer(sources[0], self.seed, self.until(SIDE_SECONDS))
+                first = side.levels[:1]
+                side, reason = inference.of_pages(side, sources[0], sources[1], self.until(HALF_SECONDS))
+                sure = int(side.levels[:1] == first)  # whether the first level is still that
+        except (MemoryError, BackingError, OSError, ValueError) as error:
+            return _timed(Part("instruction", "base", unit, "", NO_SIDE, reason=str(error)), start)
+        claimed = claimed_levels(self.host.tlb, "instruction", unit)
+        claims = judged_claims(side, claimed)
+        if reason:
+            note = "some rises are not of translation: which level it is, is not sure"
+            later = (replace(claim, verdict="unknown", note=note) for claim in claims[sure:])
+            claims = (*claims[:sure], *later)
+        part = Part("instruction", "base", unit, "", side, claims, reason=reason)
+        return _timed(part, start)
+
+    def walk(self, parts: list[Part]) -> tuple[tuple[WalkStep, ...], dict[str, tuple[int, int] | str]]:
+        """The walk over the distance of nodes, on base pages, with as many as miss every level."""
+        unit, line = paging.base_page_size(), paging.cache_line_size()
+        found = next(
+            (part for part in parts if part.name == "data" and part.unit == unit and part.levels), None
+        )
+        cost = found.levels[-1].miss_ns if found else None
+        names = {1: "paging-structure cache, lowest", 2: "paging-structure cache, next"}
+        if found is None or cost is None or not found.complete or found.side.still_rises(cost):
+            return (), dict.fromkeys(names.values(), "no level was found whose misses are sure to be walks")
+        sizes = cost.nodes * unit, cost.nodes * line
+        with Region(sizes[0]) as region, Region(sizes[1]) as beside, _far(self.warnings) as far:
+            if far is None:
+                reason = "there is no address space for nodes so far apart"
+                return (), dict.fromkeys(names.values(), reason)
+            hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
+            steps = inference.walk_steps(hardware, cost.nodes, self.seed, self.until(WALK_SECONDS))
+        structures: dict[str, tuple[int, int] | str] = {}
+        for level, name in names.items():
+            entries, reason = inference.paging_entries(steps, level)
+            structures[name] = reason if entries is None else entries
+        return steps, structures
+
+
+class _far:  # noqa: N801 - a context manager
+    """Address space for pages at will; nothing, and a warning that says why, where it cannot be had."""
+
+    def __init__(self, warnings: list[str], *, wanted: bool = True) -> None:
+        self.warnings, self.wanted = warnings, wanted
+        self.region: SparseRegion | None = None
+
+    def __enter__(self) -> SparseRegion | None:
+        if self.wanted:
+            size = ((1 << FAR_BITS) + FAR_ALIGNED) * paging.base_page_size()
+            try:
+                self.region = SparseRegion(size, FAR_TOUCHED, "a set of pages far apart")
+            except (MemoryError, OSError) as error:
+                self.warnings.append(f"no pages far apart: {error}")
+        return self.region
+
+    def __exit__(self, *_: object) -> None:
+        if self.region is not None:
+            self.region.close()
+
+
+def _timed(part: Part, start: float) -> Part:
+    return replace(part, seconds=time.perf_counter() - start)

@@ -1,0 +1,1 @@
+"""Memory of a page size that is controlled and proved."""

@@ -1,0 +1,1 @@
+"""One probe a file: a function, and the record of all that is true of it alone."""

@@ -1,0 +1,1 @@
+"""Somebody else's program: watched, and tried with other pages."""

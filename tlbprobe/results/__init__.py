@@ -1,0 +1,1 @@
+"""What a measurement leaves: frozen results, their estimates, their words and their files."""

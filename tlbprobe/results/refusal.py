@@ -1,0 +1,57 @@
+"""A point that could not be measured, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from .result import Get, Put, Result
+
+if TYPE_CHECKING:
+    pass
+
+
+# --- points ----------------------------------------------------------------------------------------------
+
+# Absolute paths but those that are the same on every machine: a control group's may name a user.
+PRIVATE_PATH = re.compile(r"(?<![\w.])/(?!(?:proc|sys|dev)/)(?:[^\s/'\"]+/)+")
+
+
+@dataclass(frozen=True, repr=False)
+class Refusal(Result):
+    """A point that could not be measured, and why."""
+
+    kind: ClassVar[str] = "refusal"
+
+    error: str  # name of the exception
+    reason: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Keep an exception's words; of paths, which may name a user, only the last part."""
+        words = "; ".join((str(error), *getattr(error, "__notes__", [])))
+        return cls(type(error).__name__, PRIVATE_PATH.sub("", words))
+
+    @property
+    def title(self) -> str:
+        """That it was refused."""
+        return "refused"
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Why."""
+        yield self.error, self.reason
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"error": self.error, "reason": self.reason}
+
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values."""
+        return self.summary()
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+        """Read back what `to_parts` wrote."""
+        return cls(**parts)

@@ -1,0 +1,1 @@
+"""Many points: grids, curves, and parts of a fault."""

@@ -1,0 +1,222 @@
+"""Sweeps: grids of measurements, every point with its proof or its reason.
+
+Points run in seeded random order, so that a machine that drifts shows as noise and not as a shape, with those
+that differ only in their pages next to each other; memory is mapped once for each page policy and reused.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..probes.fault import PageTimes
+from ..probes.shootdown import ShootdownTimes
+from ..results.measurement import Measurement, Translation
+from ..results.progress import Progress
+from ..results.refusal import Refusal
+from ..results.result import Get, Put, below, from_below
+from ..results.table import TEXTS, PointResult, Table, extra_named, point_columns, tabulate
+from ..results.words import refused_rows
+from .axes import PointKey, axis_text, split_axes
+from .run import Asked, run_points
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+POINTS: dict[str, type[PointResult]] = {
+    one.kind: one for one in (Measurement, PageTimes, ShootdownTimes, Translation, Refusal)
+}
+
+
+# --- a sweep ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Table):
+    """A grid of measurements.
+
+    Attributes
+    ----------
+    probe : str
+        Name of the probe.
+    axes : dict of str to list
+        Values of each axis, in order.
+    points : dict of tuple to Measurement, Translation or Refusal
+        By the values of the axes; a combination that was not asked for is not there.
+    """
+
+    kind: ClassVar[str] = "sweep"
+
+    probe: str
+    axes: dict[str, list[Any]]
+    points: dict[PointKey, PointResult]
+
+    def __getitem__(self, key: Any) -> PointResult:
+        return self.points[key if isinstance(key, tuple) else (key,)]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], PointResult]]:
+        """Points in the order of the axes, each with its values by axis."""
+        for key in itertools.product(*self.axes.values()):
+            if key in self.points:
+                yield dict(zip(self.axes, key, strict=True)), self.points[key]
+
+    @property
+    def refused(self) -> dict[PointKey, Refusal]:
+        """Points that could not be measured."""
+        return {key: point for key, point in self.points.items() if isinstance(point, Refusal)}
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """Return one row a point, a structured array.
+
+        Returns
+        -------
+        ndarray, shape (points,)
+            A column an axis, then float64 ``low_ns`` (for a translation: the cost), ``interval_low_ns``,
+            ``interval_high_ns``, ``median_ns``, ``mean_ns``, ``page_size`` (bytes, if it is one),
+            ``slices``, ``accesses_per_slice``, ``disturbed_share``, ``core_ghz``, ``setup_seconds`` (without
+            the mapping, which points share), page faults of the timed part, what the probe counted, medians
+            of the performance counters per access and their ratios (of a translation: those of the spread
+            nodes), then ``proof`` and ``reason`` (why a point was refused). What is missing is NaN.
+        """
+        rows = list(self)
+        axes = {name: [values[name] for values, _ in rows] for name in self.axes}
+        return tabulate({**axes, **point_columns([point for _, point in rows])})
+
+    def to_xarray(self) -> xr.Dataset:
+        """Return the numbers of `to_numpy` as a labelled grid; absent points are NaN."""
+        with extra_named("xarray"):
+            import xarray as xr
+
+        shape = tuple(len(values) for values in self.axes.values())
+        every = [self.points.get(key) for key in itertools.product(*self.axes.values())]
+        columns = point_columns(every)
+        numbers = (name for name in columns if name not in TEXTS)
+        grids = {name: (tuple(self.axes), np.reshape(columns[name], shape)) for name in numbers}
+        return xr.Dataset(grids, coords=dict(self.axes))
+
+    @property
+    def title(self) -> str:
+        """What was swept, in a few words."""
+        return f"sweep of {self.probe}: {len(self)} points"
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What a reader wants to know: names and texts."""
+        for name, values in self.axes.items():
+            shown = [axis_text(name, value) for value in values]
+            yield name, ", ".join(shown if len(shown) <= 6 else [*shown[:3], "...", *shown[-2:]])
+        for (what, text), count in complaints(self).items():
+            yield what, f"{count} of {len(self)} points: {text}"
+
+    def summary(self) -> dict[str, Any]:
+        """Every figure as a plain value, without the raw slices."""
+        points = [{**values, **point.summary()} for values, point in self]
+        return {"probe": self.probe, "axes": self.axes, "points": points}
+
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values; each array goes to `put`. Facts of the host are written once for all points."""
+        hosts: list[Any] = []
+        points = []
+        for number, (key, point) in enumerate(self.points.items()):
+            parts = point.to_parts(below(str(number), put))
+            _share_hosts(parts, hosts)
+            points.append({"key": list(key), "kind": point.kind, "data": parts})
+        return {"probe": self.probe, "axes": self.axes, "points": points, "hosts": hosts}
+
+    @classmethod
+    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+        """Read back what `to_parts` wrote."""
+        points: dict[PointKey, PointResult] = {}
+        for number, entry in enumerate(parts["points"]):
+            data = entry["data"]
+            for run in _runs(data):
+                run["host"] = parts["hosts"][run["host"]]
+            points[tuple(entry["key"])] = POINTS[entry["kind"]].from_parts(data, from_below(str(number), get))
+        return cls(parts["probe"], parts["axes"], points)
+
+
+def complaints(*sweeps: Sweep) -> Counter[tuple[str, str]]:
+    """Why points were refused, and what was warned of: at how many points.
+
+    Refusals of a policy that differ in their figures alone count together, under the reason of the first.
+    """
+    said: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, Any], str] = {}
+    for values, point in itertools.chain.from_iterable(sweeps):
+        if isinstance(point, Refusal):
+            reason = first.setdefault((point.error, values.get("pages")), point.reason)
+            said["refused", reason] += 1
+        else:
+            said.update(("warning", text) for text in point.warnings)
+            run = point.spread if isinstance(point, Translation) else point
+            said.update(("refused counters", text) for text in refused_rows(run.refused))
+    return said
+
+
+def _runs(parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The measurements in the parts of a point."""
+    return [run for run in (parts, parts.get("spread"), parts.get("packed")) if run and "host" in run]
+
+
+def _share_hosts(parts: dict[str, Any], hosts: list[Any]) -> None:
+    for run in _runs(parts):
+        if run["host"] not in hosts:
+            hosts.append(run["host"])
+        run["host"] = hosts.index(run["host"])
+
+
+def sweep(
+    probe: Callable[..., Any],
+    *,
+    on_error: Literal["keep", "raise"] = "keep",
+    progress: Progress = True,
+    order_seed: int = 0,
+    **axes: Any,
+) -> Sweep:
+    """Measure a probe at every combination of some of its parameters.
+
+    Parameters
+    ----------
+    probe : callable
+        `chase`, `translation` or another probe.
+    on_error : {"keep", "raise"}
+        Whether a refused point is kept with its reason, or ends the sweep.
+    progress : bool or callable
+        Whether to show a bar on stderr, where that is a terminal or a notebook; or a function of the points
+        done and all points.
+    order_seed : int
+        Of the random order of the points.
+    **axes
+        Parameters of the probe, `size` or `records` among them; a list, tuple, range or array is an axis,
+        anything else is the same at every point.
+
+    Returns
+    -------
+    Sweep
+        Named axes in the order given.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an axis is no parameter of the probe, is empty or repeats a value.
+
+    Examples
+    --------
+    >>> s = sweep(chase, size=["16KiB", "32KiB"], pages=["base"], max_seconds=0.05, progress=False)
+    >>> s.axes
+    {'size': [16384, 32768], 'pages': ['base']}
+    """
+    grid, fixed = split_axes(probe, axes)
+    keys = list(itertools.product(*grid.values()))
+    asked = [Asked(probe, key, {**fixed, **dict(zip(grid, key, strict=True))}) for key in keys]
+    points = run_points(asked, on_error, progress, order_seed)
+    return Sweep(probe.__name__, grid, {ask.key: points[ask] for ask in asked})

@@ -1,0 +1,80 @@
+"""Write what follows from the records, between markers: names for type checkers, tables of the docs.
+
+python tools/generate.py [--check]: with --check nothing is written, and what is not as it should be is named.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import tlbprobe as tp
+from tlbprobe.record import RECORDS
+
+ROOT = Path(__file__).parents[1]
+
+
+def between(text: str, begin: str, end: str, new: str) -> str:
+    """Replace what stands between two markers, each on a line of its own."""
+    pattern = re.compile(rf"(?<={re.escape(begin)}\n).*?(?=^ *{re.escape(end)}$)", re.DOTALL | re.MULTILINE)
+    changed, count = pattern.subn(lambda _: new, text)
+    if count != 1:
+        raise ValueError(f"{begin!r} and {end!r} stand {count} times")
+    return changed
+
+
+def names(text: str) -> str:
+    """Every public name, from the file that it lives in."""
+    homes = {f"probes.{name}": (name,) for name in RECORDS}
+    for home, public in tp.HOMES.items():
+        homes[home] = (*homes.get(home, ()), *public)
+    lines = [
+        f"    from .{home} import {name} as {name}\n"
+        for home, public in sorted([*homes.items(), ("hierarchy", ("model",))])
+        for name in sorted(public, key=lambda name: (name[0].islower(), name))
+    ]
+    return between(text, "    # names", "# end of names", "".join(lines))
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Write a table in Markdown; the first row is its heading."""
+    head, *others = ("| " + " | ".join(row) + " |\n" for row in rows)
+    return "".join([head, "|---" * len(rows[0]) + "|\n", *others])
+
+
+def probes(text: str) -> str:
+    """Every probe: its question, what one access is, and its own parameters."""
+    rows = [("probe", "tells", "a time is of one", "parameters of its own")]
+    for name, record in RECORDS.items():
+        own = ", ".join(f"`{parameter}`" for parameter in record.own_parameters)
+        rows.append((f"`{name}`", record.question, record.word, own))
+    return between(text, "<!-- probes -->", "<!-- end of probes -->", table(rows))
+
+
+GENERATED: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("tlbprobe/__init__.py", names),
+    ("docs/probes.md", probes),
+)
+
+
+def main() -> int:
+    """Write all of it, or name what is not as it should be."""
+    stale = []
+    for place, generate in GENERATED:
+        path = ROOT / place
+        before = path.read_text(encoding="utf-8")
+        after = generate(before)
+        if after != before:
+            stale.append(place)
+            if "--check" not in sys.argv:
+                path.write_text(after, encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        print(f"not as 'make readme' would write it: {', '.join(stale)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
