@@ -76,8 +76,8 @@ notebooks: $(VENV)/notebook ## Open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks $(ARGS)
 
 readme: $(VENV)/wheel ## Draw the pictures of the README again from their recorded results
-	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-curve.npz --out README.png
-	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-anatomy.npz --out README-anatomy.png
+	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-curve.npz README.png
+	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-anatomy.npz README-anatomy.png
 
 clean: ## Remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -28,7 +28,7 @@ from tlbprobe import (
     Translation,
     Trial,
 )
-from tlbprobe.display.cli import main
+from tlbprobe.display.commands.main import main
 from tlbprobe.hierarchy.anatomy import Anatomy, Part
 from tlbprobe.hierarchy.claims import Claim
 from tlbprobe.hierarchy.inference import Cost, Dearer, Entries, MeasuredLevel, Side, WalkStep

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import tlbprobe as tp
-from tlbprobe.display import cli
-from tlbprobe.display.cli import main
+from tlbprobe.display.commands.main import main
+from tlbprobe.display.commands.pages import print_mappings
 from tlbprobe.machine import paging
 from tlbprobe.memory.needs import page_needs
 from tlbprobe.programs import mappings
@@ -181,7 +181,7 @@ def test_a_name_of_a_file_forges_nothing(program, capsys):
     forged = f"/tmp/y\r{AT:x}-{AT + GIB:x} rw-p 00000000 00:00 0 forged\x1b[2J"
     (found,) = program(entry(3 * AT, 4 * MIB, inode=9, name=forged))
     assert (found.start, found.resident) == (3 * AT, 4 * MIB)
-    cli._print_mappings([found])
+    print_mappings([found])
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\r" not in out

@@ -18,8 +18,11 @@ import time
 import pytest
 
 import tlbprobe as tp
-from tlbprobe.display import cli
+from tlbprobe.display.commands.main import build_parser
+from tlbprobe.display.commands.options import names_in
+from tlbprobe.display.commands.output import show
 from tlbprobe.record import RECORDS
+from tlbprobe.results.words import format_number
 
 OTHERS = ["curve", "anatomy", "stat", "whatif", "host", "pages", "events", "show", "plot"]
 COMMANDS = [OTHERS[0], *RECORDS, *OTHERS[1:]]
@@ -27,7 +30,7 @@ SINGLE = ["page_times", "shootdown_times", "fault_parts"]  # results of times of
 HUGE = "900000T"  # no machine has it
 QUICK = ["--max-seconds", "0.02"]
 RUN = [sys.executable, "-m", "tlbprobe"]
-SMALL_CURVE = ["curve", "--sizes", "64K,128K", "--policies", "base", *QUICK]
+SMALL_CURVE = ["curve", "--sizes", "64K,128K", "--pages", "base", *QUICK]
 
 
 @pytest.fixture
@@ -103,7 +106,7 @@ def test_options_reach_the_probe(run):
 
 def test_commas_within_an_event_belong_to_it():
     names = "tlb, cpu/event=0x08,umask=0x10/,msr/tsc/,a"
-    assert cli._names(names) == ("tlb", "cpu/event=0x08,umask=0x10/", "msr/tsc/", "a")
+    assert names_in(names) == ("tlb", "cpu/event=0x08,umask=0x10/", "msr/tsc/", "a")
 
 
 def test_counters_are_printed_with_what_is_refused(run):
@@ -208,7 +211,7 @@ def test_show_and_plot_every_kind(run, saved, kind):
     assert list(csv.DictReader(io.StringIO(out)))
     for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
         picture = saved / f"picture.{suffix}"
-        assert run("plot", saved / f"{kind}.npz", "--out", picture) == (0, "", "")
+        assert run("plot", saved / f"{kind}.npz", picture) == (0, "", "")
         assert picture.read_bytes().startswith(start)
 
 
@@ -239,7 +242,7 @@ def test_show_says_what_was_refused_and_what_is_not_offered(run, saved):
 def test_show_what_is_not_ours(run, tmp_path, content):
     path = tmp_path / "x.npz"
     path.write_bytes(content)
-    for command in (("show", path), ("plot", path, "--out", tmp_path / "x.png")):
+    for command in (("show", path), ("plot", path, tmp_path / "x.png")):
         status, out, err = run(*command)
         assert (status, out) == (1, "")
         assert str(path) in err
@@ -328,13 +331,13 @@ WRONG = [
     (["curve", "--sizes", "2K:1K"], "'1K'"),
     (["curve", "--sizes", "1K:2K:0"], "per_octave=0"),
     (["curve", "--sizes", "16K,,32K"], "sizes=''"),
-    (["curve", "--policies", "base,colossal"], "pages='colossal'"),
-    (["curve", "--policies", "base,base"], "base"),
+    (["curve", "--pages", "base,colossal"], "pages='colossal'"),
+    (["curve", "--pages", "base,base"], "base"),
     (["curve", "--precision", "2"], "precision=2"),
     (["chase", "64K", "--plot", "x.bmp"], "x.bmp"),
     (["chase", "64K", "--plot", "x"], "'x'"),
-    (["plot", "x.npz"], "--out"),
-    (["plot", "x.npz", "--out", "x.txt"], "x.txt"),
+    (["plot", "x.npz"], "PICTURE"),
+    (["plot", "x.npz", "x.txt"], "x.txt"),
     (["show"], "FILE"),
 ]
 
@@ -378,14 +381,14 @@ def test_an_anatomy_is_no_table(run, saved):
 
 
 def test_a_curve_without_a_point_is_a_refusal(run):
-    status, out, err = run("curve", "--sizes", HUGE, "--policies", "base", *QUICK)
+    status, out, err = run("curve", "--sizes", HUGE, "--pages", "base", *QUICK)
     assert status == 1
     assert "refused at 2 of 2 points" in out
     assert "no point could be measured" in err
 
 
 def test_a_curve_with_some_points_is_a_result(run):
-    status, out, err = run("curve", "--sizes", f"64K,{HUGE}", "--policies", "base", *QUICK)
+    status, out, err = run("curve", "--sizes", f"64K,{HUGE}", "--pages", "base", *QUICK)
     assert (status, err) == (0, "")
     assert "refused at 2 of 4 points" in out
 
@@ -462,7 +465,7 @@ def test_help(run, monkeypatch, command, columns):
 
 
 def test_every_option_has_a_help():
-    parser = cli.build_parser()
+    parser = build_parser()
     commands = next(action for action in parser._actions if action.choices)
     assert list(commands.choices) == COMMANDS
     for command in commands.choices.values():
@@ -488,7 +491,7 @@ def test_module_and_no_display(saved):
     clean = {"DISPLAY", "WAYLAND_DISPLAY", "MPLBACKEND"}
     environment = {name: value for name, value in os.environ.items() if name not in clean}
     for backend in ({}, {"MPLBACKEND": "tkagg"}, {"MPLBACKEND": "nonsense"}):
-        command = [*RUN, "plot", saved / "curve.npz", "--out", saved / "p.png"]
+        command = [*RUN, "plot", saved / "curve.npz", saved / "p.png"]
         done = subprocess.run(command, capture_output=True, text=True, env={**environment, **backend})
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -547,7 +550,7 @@ def test_ascii_terminal(saved):
 # A shell that starts its children in the background lets them ignore Ctrl-C.
 HEARING = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from tlbprobe.display.cli import main; print('here', flush=True); sys.exit(main())"
+    "from tlbprobe.display.commands.main import main; print('here', flush=True); sys.exit(main())"
 )
 
 
@@ -555,7 +558,7 @@ HEARING = (
 def test_ctrl_c(tmp_path, wait):
     old = tmp_path / "c.npz"
     old.write_bytes(b"old")
-    command = [sys.executable, "-c", HEARING, "curve", "--sizes", "64K:16M:4", "--policies", "base"]
+    command = [sys.executable, "-c", HEARING, "curve", "--sizes", "64K:16M:4", "--pages", "base"]
     command += ["--max-seconds", "5", "--precision", "1e-6"]
     command += ["--out", str(old), "--plot", str(tmp_path / "c.png")]
     pipe = subprocess.PIPE
@@ -579,7 +582,7 @@ def test_an_empty_file_name_is_wrong_use(run, arguments):
     assert f"{arguments[0]} names no file" in err
 
 
-@pytest.mark.parametrize("arguments", [["--policies", ""], ["--policies", "base,,thp"]])
+@pytest.mark.parametrize("arguments", [["--pages", ""], ["--pages", "base,,thp"]])
 def test_an_empty_name_in_a_list_is_wrong_use(run, arguments):
     status, _, err = run("curve", "--sizes", "64K", *arguments)
     assert status == 2
@@ -589,11 +592,11 @@ def test_an_empty_name_in_a_list_is_wrong_use(run, arguments):
 @pytest.mark.parametrize("columns", [1, 20, 40, 60, 80])
 def test_no_terminal_is_so_narrow_that_a_figure_is_cut(examples, capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    cli.show(examples["curve"])
+    show(examples["curve"])
     out = capsys.readouterr().out
     assert "…" not in out
     low = examples["curve"].chase[1 << 16, "base"].low
-    assert cli.format_number(low) in out
+    assert format_number(low) in out
 
 
 def test_closed_stdout(tmp_path):

@@ -10,6 +10,7 @@ import pickle
 import platform
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,15 @@ def test_round_trip(examples, tmp_path, kind):
     assert same(examples[kind], loaded)
     assert repr(examples[kind]) == repr(loaded)
     assert header_of(path)["kind"] == kind
+
+
+def test_a_fresh_process_loads_every_kind(examples, tmp_path):
+    """Whose files are imported when one is used: also those that nothing has used yet."""
+    code = "import sys, tlbprobe as tp; print(*(tp.load(path).kind for path in sys.argv[1:]))"
+    for kind in KINDS:
+        examples[kind].save(tmp_path / "saved.npz")
+        command = [sys.executable, "-P", "-c", code, tmp_path / "saved.npz"]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == [kind]
 
 
 def test_every_field_survives(made, tmp_path):

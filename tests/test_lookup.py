@@ -15,7 +15,7 @@ from pure_c import ASK, Kernel, Poll, Run
 
 import tlbprobe as tp
 from tlbprobe import _core
-from tlbprobe.display import cli
+from tlbprobe.display.commands.main import main
 from tlbprobe.measuring import slices
 
 CSRC = Path(__file__).parents[1] / "csrc"
@@ -600,6 +600,6 @@ def test_a_sweep_over_counts():
 
 
 def test_the_command_takes_a_count(capsys):
-    assert cli.main(["lookup", "2K", "--batch", "4", "--load-factor", "0.5", "--max-seconds", "0.02"]) == 0
+    assert main(["lookup", "2K", "--batch", "4", "--load-factor", "0.5", "--max-seconds", "0.02"]) == 0
     assert "lookup of 2 K records in 62.5 KiB" in capsys.readouterr().out
-    assert cli.main(["lookup", "2K", "--region", "1MiB"]) == 2
+    assert main(["lookup", "2K", "--region", "1MiB"]) == 2

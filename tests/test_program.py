@@ -21,7 +21,7 @@ import pytest
 
 import tlbprobe as tp
 from tlbprobe import _core
-from tlbprobe.display import cli
+from tlbprobe.display.commands.main import main
 from tlbprobe.machine import paging
 from tlbprobe.memory import policies
 from tlbprobe.programs import accessed, counted, launching, processes, sampling, stat
@@ -779,7 +779,7 @@ def test_children_that_an_attached_program_has_waited_for_count_once(other):
 def test_no_such_program(capsys):
     with pytest.raises(ProcessLookupError, match="pid=4194304"):
         tp.stat(pid=4194304)
-    assert cli.main(["stat", "--pid", "4194304"]) == 1
+    assert main(["stat", "--pid", "4194304"]) == 1
     assert "no such program" in capsys.readouterr().err
 
 
@@ -795,6 +795,7 @@ def test_a_kernel_thread():
 def test_somebody_elses_program(run_python):
     kind, text, _ = run_python("""
         victim = os.getpid()
+        tp.stat  # imported by a user who may read it
         reader, writer = os.pipe()
         if os.fork() == 0:
             os.setuid(65534)
@@ -992,7 +993,7 @@ def test_a_traced_program_gets_its_signals(name, tmp_path):
 
 HEARING = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from tlbprobe.display.cli import main; print('here', flush=True); sys.exit(main())"
+    "from tlbprobe.display.commands.main import main; print('here', flush=True); sys.exit(main())"
 )
 SLEEP = "import time; print('there', flush=True); time.sleep(30)"
 
@@ -1181,8 +1182,8 @@ def test_against_what_is_no_run(made, tmp_path, capsys):
     made.measurement().save(tmp_path / "m.npz")
     with pytest.raises(ValueError, match="no run of a program, but a measurement"):
         tp.stat(["true"], against=tmp_path / "m.npz")
-    assert cli.main(["stat", "--against", str(tmp_path / "m.npz"), "--", "true"]) == 2
-    assert cli.main(["stat", "--against", str(tmp_path / "none.npz"), "--", "true"]) == 1
+    assert main(["stat", "--against", str(tmp_path / "m.npz"), "--", "true"]) == 2
+    assert main(["stat", "--against", str(tmp_path / "none.npz"), "--", "true"]) == 1
     assert "none.npz" in capsys.readouterr().err
 
 
@@ -1200,7 +1201,7 @@ def test_a_table_of_samples(made):
 def command(capfd):
     def call(*arguments):
         capfd.readouterr()
-        status = cli.main([str(argument) for argument in arguments])
+        status = main([str(argument) for argument in arguments])
         return status, *capfd.readouterr()
 
     return call

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import pytest
 
 import tlbprobe as tp
-from tlbprobe.display import cli
+from tlbprobe.display.commands.main import build_parser
 from tlbprobe.sweeps import curve
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ def test_tlbprobe_commands_parse():
     for arguments in commands("tlbprobe"):
         status = 0
         try:
-            cli.build_parser().parse_args(arguments or ["--help"])
+            build_parser().parse_args(arguments or ["--help"])
         except SystemExit as leave:
             status = leave.code
         assert status == 0, f"tlbprobe {shlex.join(arguments)}"
@@ -75,7 +75,7 @@ def test_make_targets_exist():
 
 
 def test_inline_commands_exist():
-    known = set(next(action for action in cli.build_parser()._actions if action.choices).choices)
+    known = set(next(action for action in build_parser()._actions if action.choices).choices)
     for name in re.findall(r"`tlbprobe ([a-z]\w*)", PROSE):
         assert name in known, name
 

@@ -14,7 +14,7 @@ from pure_c import Kernel, Poll, Run
 
 import tlbprobe as tp
 from tlbprobe import _core
-from tlbprobe.display import cli
+from tlbprobe.display.commands.main import main
 from tlbprobe.machine import paging
 from tlbprobe.measuring import slices as slicing
 from tlbprobe.measuring.point import Point
@@ -306,7 +306,7 @@ def test_a_sweep_of_strides_and_of_fixed_work():
 
 def test_the_command(capfd):
     arguments = ["--stride", "4160", "--passes", "2K", "--access", "rmw", "--json"]
-    assert cli.main(["stride", "64K", *arguments]) == 0
+    assert main(["stride", "64K", *arguments]) == 0
     params = json.loads(capfd.readouterr().out)["params"]
     assert [params[name] for name in ("stride", "passes", "access", "accesses")] == [
         4160,

@@ -18,7 +18,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import tlbprobe as tp
-from tlbprobe.display import cli
+from tlbprobe.display.commands.main import main
 from tlbprobe.machine import paging
 from tlbprobe.memory.backing import Backing
 from tlbprobe.programs import trial, variants, whatif
@@ -361,7 +361,7 @@ def command(capfd):
             kept = os.dup(0)
             os.dup2(nothing.fileno(), 0)
         try:
-            status = cli.main([str(argument) for argument in arguments])
+            status = main([str(argument) for argument in arguments])
         finally:
             os.dup2(kept, 0)
             os.close(kept)
@@ -429,7 +429,7 @@ def test_what_cannot_be_run(command, name, status):
 
 HEARING = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
-    "from tlbprobe.display.cli import main; sys.exit(main())"
+    "from tlbprobe.display.commands.main import main; sys.exit(main())"
 )
 
 

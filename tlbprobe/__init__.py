@@ -52,6 +52,7 @@ for _module in iter_modules(probes.__path__):  # every probe enters its record
 PROBES = {name: record.function for name, record in RECORDS.items() if issubclass(record.result, Measurement)}
 
 Result.pictures = staticmethod(lambda: import_module(".display.plot", __name__))
+Result.import_others = staticmethod(lambda: [import_module(f".{home}", __name__) for home in HOMES])
 
 __all__ = sorted(["PROBES", "model", *RECORDS, *(name for names in HOMES.values() for name in names)])
 

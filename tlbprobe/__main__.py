@@ -1,6 +1,6 @@
 """``python -m tlbprobe``."""
 
-from .display.cli import main
+from .display.commands.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

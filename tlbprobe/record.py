@@ -15,15 +15,18 @@ FRESH = "fresh"  # first touches that find something else than expected
 
 SAMPLE_BYTES = 1 << 16  # that the parameters of a kernel in a sample are for
 
-# What parameters mean that every probe has in common; where it means something else, its record says so.
-COMMON_HELPS = {
+# What parameters mean that every probe takes, where its docstring refers to another probe for them.
+SHARED_HELPS = {
+    "cpu": "CPU to pin this thread to while measuring; the one it runs on by default",
+    "precision": "half the interval over the low estimate at which to stop",
+    "max_seconds": "time for the timed part, at most",
+}
+# What every command says in other words than Python does.
+COMMAND_HELPS = {
     "size": "bytes: 65536, 64K, 64KiB, 1.5G; K, M, G, T are powers of 1024",
     "pages": "page policy: base, default, thp, thp-64K (any such size), collapse, hugetlb, hugetlb-1G (any "
     "such size); a wrong one lists those of this kernel (default: base)",
     "strict": "refuse pages other than asked, instead of a warning",
-    "cpu": "CPU to pin this thread to while measuring; the one it runs on by default",
-    "precision": "half the interval over the low estimate at which to stop",
-    "max_seconds": "time for the timed part, at most",
     "counters": "performance counters: names as 'tlbprobe events' lists them, numbers such as r1008 or "
     "cpu/event=0x08,umask=0x10/, or tlb for a set; the result says why one is missing",
 }
@@ -120,7 +123,16 @@ class Probe:
     @property
     def own_parameters(self) -> list[str]:
         """Parameters that tell its measurements from one another, beside how much and on which pages."""
-        common = {self.first, "working_set", "region", "pages", "seed", "verify", *COMMON_HELPS}
+        common = {
+            self.first,
+            "working_set",
+            "region",
+            "pages",
+            "seed",
+            "verify",
+            *SHARED_HELPS,
+            *COMMAND_HELPS,
+        }
         return [name for name in self.parameters if name not in common]
 
     @property

@@ -128,6 +128,16 @@ class Anatomy(Result):
         name = host.get("cpu.name") if host else None
         return "anatomy of the TLB" + (f" of {name}" if name else "")
 
+    @property
+    def nothing(self) -> str:
+        """That no level is identifiable, if that is so."""
+        return "" if any(part.levels for part in self.parts) else "no level is identifiable"
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is a curve: it shows why no level is to be found in it."""
+        return any(part.side.nodes for part in self.parts)
+
     def sentences(self) -> tuple[str, str, str]:
         """The result in three plain sentences: what it holds, what it costs, what to make of the claims."""
         part = self.data

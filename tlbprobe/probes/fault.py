@@ -890,7 +890,6 @@ PROBE = Probe(
         FRESH: "memory is touched for the first time",
     },
     helps={
-        "cpu": "CPU that a single thread is pinned to; the one it runs on by default",
         "counters": "performance counters: none can be read around a single touch, and the result says so",
     },
     sample=Sample("64KiB", {"kind": "third", "order": "backwards", "threads": 0, "step": 100, "seed": -1}),

@@ -350,7 +350,6 @@ PROBE = Probe(
         TRAPPING: "each call enters the kernel",
     },
     helps={
-        "cpu": "CPU of the caller; the one it runs on by default",
         "counters": "performance counters: none can be read around a single call, and the result says so",
     },
     sample=Sample("64KiB", {"kind": "remap", "threads": -1, "step": 100, "seed": -1}),

@@ -58,7 +58,9 @@ class Result(ABC):
     """What can be read, shown in a notebook, and saved; every class of results registers for `load`."""
 
     kind: ClassVar[str]
-    pictures: ClassVar[Callable[[], Any]]  # what draws: it knows all results, so the package says which
+    # What only the whole package knows, which sets them: what draws, and where all other results are.
+    pictures: ClassVar[Callable[[], Any]]
+    import_others: ClassVar[Callable[[], object]]
 
     def __init_subclass__(cls) -> None:
         if "kind" in cls.__dict__:
@@ -76,6 +78,21 @@ class Result(ABC):
     @abstractmethod
     def summary(self) -> dict[str, Any]:
         """Every figure as a plain value, without the raw slices; what is missing is ``None``."""
+
+    @property
+    def nothing(self) -> str:
+        """What could not be had, where nothing was measured at all; empty if something was."""
+        return ""
+
+    @property
+    def misused(self) -> bool:
+        """Whether nothing was measured because it was asked for wrongly."""
+        return False
+
+    @property
+    def drawable(self) -> bool:
+        """Whether a picture shows anything."""
+        return not self.nothing
 
     @abstractmethod
     def to_parts(self, put: Put) -> dict[str, Any]:
@@ -231,6 +248,8 @@ def _decode(content: bytes) -> Result:
         raise FileFormatError("is no tlbprobe file: those are what --out and .save() write")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         header = _header(arrays)
+        if header["kind"] not in RESULTS:
+            Result.import_others()
         if header["version"] > FORMAT_VERSION or header["kind"] not in RESULTS:
             raise FileFormatError(
                 f"has format version {header['version']} and kind {header['kind']!r}; tlbprobe "

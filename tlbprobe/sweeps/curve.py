@@ -99,6 +99,11 @@ class Curve(Table):
         return {name: found[name] for name in self.policies if name in found}
 
     @property
+    def nothing(self) -> str:
+        """That no point could be measured, if that is so."""
+        return "" if self.largest else "no point could be measured"
+
+    @property
     def host(self) -> dict[str, Any]:
         """Facts of the machine."""
         return next((point.host for _, point in self.largest.values()), {})
@@ -216,8 +221,10 @@ def curve(
         Working sets in bytes; 16 KiB to 1 GiB, four an octave, by default.
     pages : str or iterable of str, optional
         Page policies; base, thp and every hugetlb and mTHP size that this machine offers by default.
-    strict, seed, cpu, precision
+    strict, cpu, precision
         As for `chase`.
+    seed : int
+        Of the cycles, and of the order of the points, 0 to 2**64 - 1.
     max_seconds : float
         Time for the timed part of each point, at most.
     anatomy : Anatomy or path, optional

@@ -75,6 +75,17 @@ class Sweep(Table):
         """Points that could not be measured."""
         return {key: point for key, point in self.points.items() if isinstance(point, Refusal)}
 
+    @property
+    def nothing(self) -> str:
+        """That no point could be measured, if that is so."""
+        return "no point could be measured" if len(self.refused) == len(self) else ""
+
+    @property
+    def misused(self) -> bool:
+        """Whether every point was asked for wrongly."""
+        errors = {point.error for point in self.refused.values()}
+        return bool(self.nothing) and errors <= {"ValueError", "TypeError"}
+
     def to_numpy(self) -> npt.NDArray[Any]:
         """Return one row a point, a structured array.
 

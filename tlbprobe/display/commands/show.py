@@ -1,0 +1,25 @@
+"""``tlbprobe show``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ...results.result import (
+    load,
+)
+from .options import add_command
+from .output import DONE, add_formats, show
+
+
+def add(commands: Any) -> None:
+    """Add it to the commands."""
+    parser = add_command(commands, "show", run, "Print a saved result.")
+    parser.add_argument("file", metavar="FILE", help="what --out or .save() wrote")
+    add_formats(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run it; its exit status."""
+    show(load(options.file), as_json=options.json, as_csv=options.csv)
+    return DONE
