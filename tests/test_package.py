@@ -16,21 +16,8 @@ import tlbprobe as tp
 
 PACKAGE = Path(tp.__file__).parent
 # Lower folders may not import higher ones, and no file of a folder one that imports it.
-ORDER = (
-    *(
-        "",
-        "machine",
-        "memory",
-        "counters",
-        "results",
-        "measuring",
-        "probes",
-        "hierarchy",
-        "sweeps",
-        "programs",
-    ),
-    "display",
-)
+FOLDERS = "cores machine memory counters results measuring probes hierarchy sweeps programs display"
+ORDER = ["", *FOLDERS.split()]
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))
 
 

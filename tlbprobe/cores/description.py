@@ -297,7 +297,7 @@ def _value(value: Any, rule: Key, what: str) -> Any:
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise DescriptionError(f"{what}={value!r} must be {WORDS[kind]}")
-    if kind is str and not value.strip():
+    if isinstance(value, str) and not value.strip():
         raise DescriptionError(f"{what} is empty")
     return value
 
