@@ -31,7 +31,7 @@
  *       def peek() -> the same without a system call, or None
  *       (context manager)
  *   def kernels() -> {name: parameter names}
- *   def clock_moment(), clock_calibrate(), cpu(), cpuid(leaf, subleaf)
+ *   def clock_ns(), clock_wait(seconds), clock_moment(), clock_calibrate(), cpu(), cpuid(leaf, subleaf)
  *   def program_launch(paths, arguments, environment, streams, thp, go, report) -> pid
  *   def program_go(go, report) -> {"ns", "user_us", ..., "stage", "error"}
  *   def program_trace(pid), program_resume(pid)
@@ -1770,6 +1770,46 @@ static PyObject *core_kernels(PyObject *module, PyObject *unused)
     return result;
 }
 
+PyDoc_STRVAR(core_clock_ns_doc, "clock_ns($module)\n--\n\n"
+                                "Nanoseconds by the clock of every measurement, from an arbitrary begin on.");
+
+static PyObject *core_clock_ns(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(tlb_clock_ns());
+}
+
+/* In pieces, so that signal handlers run in between. */
+static int wait_until(uint64_t end, struct gil_poll *gil)
+{
+    int status = 0;
+    for (uint64_t now; status == 0 && (now = tlb_clock_ns()) < end; status = gil_ask(gil))
+        tlb_clock_wait(end - now < POLL_NS ? end - now : POLL_NS);
+    return status;
+}
+
+PyDoc_STRVAR(core_clock_wait_doc,
+             "clock_wait($module, seconds, /)\n--\n\n"
+             "Let so much time go by on the clock of every measurement, while other threads go on.");
+
+static PyObject *core_clock_wait(PyObject *module, PyObject *args)
+{
+    (void)module;
+    enum { SECONDS_MOST = 1000 * 1000 * 1000 };
+    double seconds;
+    if (!PyArg_ParseTuple(args, "d:clock_wait", &seconds))
+        return NULL;
+    if (!(seconds >= 0 && seconds <= SECONDS_MOST))
+        return PyErr_Format(PyExc_ValueError, "seconds must be from 0 to %d", SECONDS_MOST);
+    struct gil_poll gil;
+    gil_release(&gil);
+    int const status = wait_until(tlb_clock_ns() + (uint64_t)(seconds * 1e9), &gil);
+    gil_acquire(&gil);
+    if (status < 0)
+        return raise_status(status);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(core_clock_moment_doc,
              "clock_moment($module)\n--\n\n"
              "One moment on CLOCK_MONOTONIC_RAW (ns), CLOCK_MONOTONIC (ns) and the tick counter (0: none).");
@@ -1951,6 +1991,8 @@ static PyMethodDef core_methods[] = {
     {"fault", (PyCFunction)(void (*)(void))core_fault, METH_VARARGS | METH_KEYWORDS, core_fault_doc},
     {"open_unnamed", core_open_unnamed, METH_VARARGS, core_open_unnamed_doc},
     {"kernels", core_kernels, METH_NOARGS, core_kernels_doc},
+    {"clock_ns", core_clock_ns, METH_NOARGS, core_clock_ns_doc},
+    {"clock_wait", core_clock_wait, METH_VARARGS, core_clock_wait_doc},
     {"clock_moment", core_clock_moment, METH_NOARGS, core_clock_moment_doc},
     {"clock_calibrate", core_clock_calibrate, METH_NOARGS, core_clock_calibrate_doc},
     {"cpu", core_cpu, METH_NOARGS, core_cpu_doc},

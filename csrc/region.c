@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -126,12 +125,6 @@ int tlb_region_unmap(struct tlb_region *region, const struct tlb_poll *poll)
 
 /* -- Populating ------------------------------------------------------------------------------------------ */
 
-static uint64_t minor_faults(void)
-{
-    struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) < 0 ? 0 : (uint64_t)usage.ru_minflt;
-}
-
 static void shuffle(uint32_t *order, size_t count, struct tlb_random *random)
 {
     for (size_t i = 0; i < count; i++) {
@@ -143,10 +136,10 @@ static void shuffle(uint32_t *order, size_t count, struct tlb_random *random)
 
 static uint64_t touch_pages(char *base, size_t page, const uint32_t *order, size_t count)
 {
-    uint64_t const before = minor_faults();
+    uint64_t const before = tlb_clock_usage().minor;
     for (size_t i = 0; i < count; i++)
         *(volatile char *)(base + order[i] * page) = 1; /* not zero: zero pages may be reclaimed */
-    return minor_faults() - before;
+    return tlb_clock_usage().minor - before;
 }
 
 /* The faults are counted without those of whoever is asked in between: they tell the size of the pages. */

@@ -427,7 +427,7 @@ int measure(bool with, uint64_t slices)
 def order_of(compile_c, tmp_path, fails_at):
     source = tmp_path / f"order{fails_at}.c"
     source.write_text(ORDER.replace("FAILS_AT", str(fails_at)))
-    library = compile_c(CSRC / "measure.c", source)
+    library = compile_c(CSRC / "measure.c", CSRC / "clock.c", source)
 
     def measure(counting, slices):
         status = library.measure(counting, ctypes.c_uint64(slices))
