@@ -14,7 +14,7 @@
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
- *   _core.c     the bridge: the only file that knows Python and NumPy
+ *   python/     the bridge: the only files that know Python and NumPy
  *
  * Every function returns 0 or -errno unless it says otherwise. Nothing here is global, prints, exits,
  * or installs a signal handler; whoever calls owns all memory. Sizes are bytes, times are nanoseconds.

@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,31 @@ def test_layers(path):
     assert path.stem in LEVEL, f"{path.name} has no place in the layers"
     for imported in imports_of(path):
         assert LEVEL[imported] <= LEVEL[path.stem], f"{path.stem} imports {imported}, which is higher"
+
+
+CSRC = Path(__file__).parents[1] / "csrc"
+
+
+def test_only_the_bridge_knows_python_and_numpy():
+    foreign = re.compile(r"#include <(Python|numpy)")
+    files = [path for path in CSRC.rglob("*.[ch]") if foreign.search(path.read_text())]
+    assert files == [CSRC / "python" / "bridge.h"]
+    users = {path.parent for path in CSRC.rglob("*.c") if '#include "bridge.h"' in path.read_text()}
+    assert users == {CSRC / "python"}
+
+
+def test_the_manual_of_the_c_part_names_its_files():
+    manual = (CSRC / "tlbprobe.h").read_text().partition("*/")[0]
+    named = re.findall(r"^ \*   ([\w.]+)/? +", manual, re.MULTILINE)
+    assert set(named) == {path.name for path in CSRC.iterdir() if path.suffix != ".h"}
+
+
+@pytest.mark.no_asan
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm to list symbols with")
+def test_the_compiled_part_exports_nothing_but_itself():
+    command = ["nm", "--dynamic", "--defined-only", tp._core.__file__]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[-1] for line in listed.splitlines()] == ["PyInit__core"]
 
 
 def test_events_is_a_function_and_its_module_can_be_imported():

@@ -1,4 +1,4 @@
-"""Mappings, kernels, the slice loop and counters: see csrc/_core.c."""
+"""Mappings, kernels, the slice loop and counters: see csrc/python/module.c."""
 
 import sys
 from collections.abc import Sequence

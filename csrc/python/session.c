@@ -1,0 +1,510 @@
+/* Session: kernels prepared on parts of mappings, to be timed in turn. */
+#include "bridge.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+/* -- Data --------------------------------------------------------------------------------------- */
+
+enum { PARTS_MOST = 16 };
+
+struct part {
+    Mapping *mapping;
+    bool holds; /* this part acquired its mapping; of parts on the same one, the first does */
+    bool begun; /* prepare was called: release has something to undo, perhaps */
+    struct tlb_run run;
+};
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t count;
+    struct part parts[PARTS_MOST];
+    bool open;
+    bool busy; /* a call with the GIL released is under way */
+} Session;
+
+static size_t part_offset(const struct part *part)
+{
+    return (size_t)(part->run.base - part->mapping->region.base);
+}
+
+static bool session_holds(const Session *self, const Mapping *mapping)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->parts[i].holds && self->parts[i].mapping == mapping)
+            return true;
+    return false;
+}
+
+static int session_hold(Session *self)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        struct part *const part = &self->parts[i];
+        if (session_holds(self, part->mapping))
+            continue;
+        if (mapping_acquire(part->mapping) < 0)
+            return -1;
+        part->holds = true;
+    }
+    return 0;
+}
+
+/* Of memory that a forked child did not inherit there is nothing to undo. */
+static void part_release(struct part *part)
+{
+    if (part->run.kernel->release && part->mapping->owner == getpid())
+        part->run.kernel->release(&part->run);
+}
+
+static void session_let_go(Session *self)
+{
+    self->open = false;
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->parts[i].begun) {
+            self->parts[i].begun = false;
+            part_release(&self->parts[i]);
+        }
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (self->parts[i].holds) {
+            self->parts[i].holds = false;
+            mapping_release(self->parts[i].mapping);
+        }
+}
+
+/* For the one call at a time that uses the memory. */
+static int session_enter(Session *self)
+{
+    if (!self->open) {
+        PyErr_SetString(PyExc_ValueError, "this session is closed");
+        return -1;
+    }
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this session is in use by another call");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (mapping_check_open(self->parts[i].mapping) < 0)
+            return -1;
+    self->busy = true;
+    return 0;
+}
+
+/* -- Life cycle --------------------------------------------------------------------------------- */
+
+static int part_parse(struct part *part, core_state *state, PyObject *given)
+{
+    PyObject *parameters;
+    Mapping *mapping;
+    const char *name;
+    Py_ssize_t offset, size;
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError,
+                        "each part must be a tuple (mapping, kernel, offset, size, parameters)");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(given, "O!snnO!:Session", state->mapping_type, &mapping, &name, &offset, &size,
+                          &PyDict_Type, &parameters))
+        return -1;
+    if (mapping_check_range(mapping, offset, size) < 0 || kernel_read(&part->run, name, parameters) < 0)
+        return -1;
+    part->run.base = mapping->region.base + offset;
+    part->run.size = (size_t)size;
+    Py_INCREF(mapping);
+    part->mapping = mapping;
+    return 0;
+}
+
+static int session_parse(Session *self, core_state *state, PyObject *given)
+{
+    Py_ssize_t const count = PyTuple_Size(given);
+    if (count < 1 || count > PARTS_MOST) {
+        PyErr_Format(PyExc_ValueError, "a session has 1 to %d parts, not %zd", PARTS_MOST, count);
+        return -1;
+    }
+    for (; self->count < count; self->count++)
+        if (part_parse(&self->parts[self->count], state, PyTuple_GetItem(given, self->count)) < 0)
+            return -1;
+    return 0;
+}
+
+/* What one kernel writes, another one would follow. */
+static int session_check_apart(const Session *self)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        for (Py_ssize_t k = 0; k < i; k++) {
+            const struct tlb_run *const a = &self->parts[i].run, *const b = &self->parts[k].run;
+            if ((uintptr_t)a->base < (uintptr_t)b->base + b->size &&
+                (uintptr_t)b->base < (uintptr_t)a->base + a->size) {
+                PyErr_Format(PyExc_ValueError, "parts %zd and %zd of the session overlap", k, i);
+                return -1;
+            }
+        }
+    return 0;
+}
+
+static int part_prepare(struct part *part)
+{
+    struct gil_poll gil;
+    part->begun = true;
+    gil_release(&gil);
+    int const status = part->run.kernel->prepare(&part->run, &gil.poll);
+    gil_acquire(&gil);
+    if (status == -EINVAL)
+        PyErr_Format(PyExc_ValueError, "these parameters of kernel '%s' leave its %zu bytes",
+                     part->run.kernel->name, part->run.size);
+    else if (status < 0)
+        raise_status(status);
+    return status;
+}
+
+static int session_prepare(Session *self)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        if (part_prepare(&self->parts[i]) < 0)
+            return -1;
+    self->open = true;
+    return 0;
+}
+
+static PyObject *Session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    static char *names[] = {"parts", NULL};
+    PyObject *given;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:Session", names, &given))
+        return NULL;
+    Session *const self = object_new(type);
+    if (!self)
+        return NULL;
+    PyObject *const parts = PySequence_Tuple(given);
+    bool const done = parts && session_parse(self, PyType_GetModuleState(type), parts) == 0 &&
+                      session_check_apart(self) == 0 && session_hold(self) == 0 && session_prepare(self) == 0;
+    Py_XDECREF(parts);
+    if (done)
+        return (PyObject *)self;
+    Py_DECREF(self);
+    return NULL;
+}
+
+static void Session_dealloc(PyObject *object)
+{
+    Session *const self = (Session *)object;
+    session_let_go(self);
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        Py_DECREF(self->parts[i].mapping);
+    object_free(object);
+}
+
+PyDoc_STRVAR(Session_close_doc, "close($self)\n--\n\nLet the mappings go. A second call does nothing.");
+
+static PyObject *Session_close(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    Session *const self = (Session *)object;
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this session is in use by another call");
+        return NULL;
+    }
+    session_let_go(self);
+    Py_RETURN_NONE;
+}
+
+/* -- Methods ------------------------------------------------------------------------------------ */
+
+static int part_pass(struct part *part, const struct tlb_poll *poll)
+{
+    if (part->run.kernel->pass)
+        return part->run.kernel->pass(&part->run, poll);
+    return tlb_region_pass(&part->mapping->region, part_offset(part), part->run.size, poll);
+}
+
+PyDoc_STRVAR(Session_pass_over_doc, "pass_over($self)\n--\n\n"
+                                    "One untimed pass: read every page in use once, in address order.");
+
+static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    Session *const self = (Session *)object;
+    if (session_enter(self) < 0)
+        return NULL;
+    int status = 0;
+    struct gil_poll gil;
+    gil_release(&gil);
+    for (Py_ssize_t i = 0; i < self->count && status == 0; i++)
+        status = part_pass(&self->parts[i], &gil.poll);
+    gil_acquire(&gil);
+    self->busy = false;
+    return none_or_raise(status);
+}
+
+static int session_check_verifiable(const Session *self)
+{
+    for (Py_ssize_t i = 0; i < self->count; i++) {
+        const struct tlb_kernel *const kernel = self->parts[i].run.kernel;
+        if (!kernel->verify) {
+            PyErr_Format(PyExc_NotImplementedError, "kernel '%s' has nothing to verify", kernel->name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(Session_verify_doc,
+             "verify($self)\n--\n\n"
+             "Walk a lap of each part; the accesses that it took, 0 if it did not close.");
+
+static PyObject *Session_verify(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    Session *const self = (Session *)object;
+    uint64_t found[PARTS_MOST] = {0};
+    if (session_check_verifiable(self) < 0 || session_enter(self) < 0)
+        return NULL;
+    int status = 0;
+    struct gil_poll gil;
+    gil_release(&gil);
+    for (Py_ssize_t i = 0; i < self->count && status == 0; i++)
+        status = self->parts[i].run.kernel->verify(&self->parts[i].run, &found[i], &gil.poll);
+    gil_acquire(&gil);
+    self->busy = false;
+    return status < 0 ? raise_status(status) : tuple_of(found, self->count);
+}
+
+/* One field of every slice, as an int64 array (runs, slices). */
+static PyObject *field_array(const struct tlb_slice *slices, npy_intp runs, npy_intp count, size_t field)
+{
+    PyObject *const array = PyArray_SimpleNew(2, ((npy_intp[]){runs, count}), NPY_INT64);
+    if (!array)
+        return NULL;
+    npy_int64 *const values = PyArray_DATA((PyArrayObject *)array);
+    for (npy_intp i = 0; i < runs * count; i++)
+        values[i] = (npy_int64) * (const uint64_t *)((const char *)&slices[i] + field);
+    return array;
+}
+
+static PyObject *measure_result(const struct tlb_slice *out, const uint64_t *witness, npy_intp runs,
+                                npy_intp count)
+{
+    static const struct number fields[] = {
+        {"ns", offsetof(struct tlb_slice, ns)},
+        {"cpu_ns", offsetof(struct tlb_slice, cpu_ns)},
+        {"minor", offsetof(struct tlb_slice, minor)},
+        {"major", offsetof(struct tlb_slice, major)},
+        {"switches", offsetof(struct tlb_slice, switches)},
+        {0},
+    };
+    npy_intp const witnesses = count + 1;
+    PyObject *result = dict_with(PyDict_New(), "witness_ns", array_of(witness, 1, &witnesses));
+    for (const struct number *field = fields; result && field->name; field++)
+        result = dict_with(result, field->name, field_array(out, runs, count, field->offset));
+    return result;
+}
+
+static int read_accesses(uint64_t *accesses, PyObject *given, Py_ssize_t count)
+{
+    if (PyTuple_Size(given) != count) {
+        PyErr_Format(PyExc_ValueError, "accesses must have one number for each of the %zd parts", count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        accesses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
+        if (PyErr_Occurred())
+            return -1;
+        if (accesses[i] == 0) {
+            PyErr_SetString(PyExc_ValueError, "accesses must be at least 1");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *session_measure(Session *self, const uint64_t *accesses, Py_ssize_t slices,
+                                 struct tlb_slice *out, uint64_t *witness,
+                                 const struct tlb_counting *counting)
+{
+    struct tlb_run *runs[PARTS_MOST];
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        runs[i] = &self->parts[i].run;
+    if (session_enter(self) < 0)
+        return NULL;
+    struct gil_poll gil;
+    gil_release(&gil);
+    int const status =
+        tlb_measure(runs, accesses, (size_t)self->count, (uint64_t)slices, out, witness, counting, &gil.poll);
+    gil_acquire(&gil);
+    self->busy = false;
+    return status < 0 ? raise_status(status) : measure_result(out, witness, self->count, slices);
+}
+
+/* -- What is counted around the slices ---------------------------------------------------------- */
+
+enum { GROUPS_MOST = 32 };
+
+struct counted_groups {
+    CounterGroup *object[GROUPS_MOST];
+    struct tlb_counters *counters[GROUPS_MOST];
+    Py_ssize_t count;
+};
+
+static int groups_parse(struct counted_groups *groups, core_state *state, PyObject *given)
+{
+    Py_ssize_t const count = PyTuple_Size(given);
+    if (count > GROUPS_MOST) {
+        PyErr_Format(PyExc_ValueError, "at most %d groups are counted, not %zd", GROUPS_MOST, count);
+        return -1;
+    }
+    for (groups->count = 0; groups->count < count; groups->count++) {
+        PyObject *const object = PyTuple_GetItem(given, groups->count);
+        if (!PyObject_TypeCheck(object, state->group_type)) {
+            PyErr_SetString(PyExc_TypeError, "groups must be a tuple of CounterGroup");
+            return -1;
+        }
+        groups->object[groups->count] = (CounterGroup *)object;
+        groups->counters[groups->count] = &groups->object[groups->count]->counters;
+    }
+    return 0;
+}
+
+/* Only the thread that is counted can be measured; and no group twice, whose busy flag would be cleared once.
+ */
+static int group_hold(CounterGroup *group)
+{
+    if (group_check_open(group) < 0)
+        return -1;
+    if (group->counters.thread != this_thread()) {
+        PyErr_Format(PyExc_RuntimeError, "this CounterGroup counts thread %d, not the one that measures",
+                     (int)group->counters.thread);
+        return -1;
+    }
+    if (group->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "this CounterGroup is in use by a measurement");
+        return -1;
+    }
+    group->busy = true;
+    return 0;
+}
+
+static PyObject *session_count(Session *self, const uint64_t *accesses, Py_ssize_t slices,
+                               struct tlb_slice *out, uint64_t *witness, const struct counted_groups *groups)
+{
+    struct tlb_counting counting = {.groups = groups->counters, .count = (size_t)groups->count};
+    size_t const width = tlb_counting_width(&counting);
+    uint64_t *const rows = PyMem_Calloc((size_t)(self->count * slices) + 1, width * sizeof(*rows));
+    if (!rows)
+        return PyErr_NoMemory();
+    counting.rows = rows;
+    counting.cost = rows + (size_t)(self->count * slices) * width;
+    PyObject *result = session_measure(self, accesses, slices, out, witness, &counting);
+    npy_intp const shape[] = {self->count, slices, (npy_intp)width};
+    if (result)
+        result = dict_with(result, "counted", array_of(rows, 3, shape));
+    PyMem_Free(rows);
+    return result;
+}
+
+static PyObject *session_measure_groups(Session *self, const uint64_t *accesses, Py_ssize_t slices,
+                                        struct tlb_slice *out, uint64_t *witness,
+                                        const struct counted_groups *groups)
+{
+    if (groups->count == 0)
+        return session_measure(self, accesses, slices, out, witness, NULL);
+    Py_ssize_t held = 0;
+    while (held < groups->count && group_hold(groups->object[held]) == 0)
+        held++;
+    PyObject *const result =
+        held == groups->count ? session_count(self, accesses, slices, out, witness, groups) : NULL;
+    while (held-- > 0)
+        groups->object[held]->busy = false;
+    return result;
+}
+
+PyDoc_STRVAR(Session_measure_doc,
+             "measure($self, accesses, slices, groups=(), /)\n--\n\n"
+             "Time slices of the parts in turn: int64 arrays (parts, slices), witness_ns (slices + 1,); with "
+             "groups also counted (parts, slices, columns): of each group its enabled_ns, its running_ns and "
+             "its values, all 0 where it had no turn.");
+
+static PyObject *Session_measure(PyObject *object, PyObject *args)
+{
+    Session *const self = (Session *)object;
+    PyObject *given, *counters = NULL, *result = NULL;
+    Py_ssize_t slices;
+    uint64_t accesses[PARTS_MOST];
+    struct counted_groups groups = {.count = 0};
+    if (!PyArg_ParseTuple(args, "O!n|O!:measure", &PyTuple_Type, &given, &slices, &PyTuple_Type, &counters))
+        return NULL;
+    if (slices < 1 || slices > 1 << 24)
+        return PyErr_Format(PyExc_ValueError, "slices must be from 1 to 2**24, not %zd", slices);
+    if (read_accesses(accesses, given, self->count) < 0 ||
+        (counters && groups_parse(&groups, PyType_GetModuleState(Py_TYPE(object)), counters) < 0))
+        return NULL;
+    struct tlb_slice *const out = PyMem_Calloc((size_t)(self->count * slices), sizeof(*out));
+    uint64_t *const witness = PyMem_Calloc((size_t)slices + 1, sizeof(*witness));
+    if (out && witness)
+        result = session_measure_groups(self, accesses, slices, out, witness, &groups);
+    else
+        PyErr_NoMemory();
+    PyMem_Free(out);
+    PyMem_Free(witness);
+    return result;
+}
+
+static PyObject *Session_get_laps(PyObject *object, void *unused)
+{
+    (void)unused;
+    const Session *const self = (Session *)object;
+    uint64_t laps[PARTS_MOST];
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        laps[i] = self->parts[i].run.lap;
+    return tuple_of(laps, self->count);
+}
+
+static PyObject *Session_get_counts(PyObject *object, void *unused)
+{
+    (void)unused;
+    const Session *const self = (Session *)object;
+    PyObject *const counts = PyTuple_New(self->count);
+    for (Py_ssize_t i = 0; counts && i < self->count; i++) {
+        const struct tlb_run *const run = &self->parts[i].run;
+        PyObject *const pair =
+            Py_BuildValue("(KK)", (unsigned long long)run->expected, (unsigned long long)run->found);
+        if (!pair || PyTuple_SetItem(counts, i, pair) < 0) {
+            Py_DECREF(counts);
+            return NULL;
+        }
+    }
+    return counts;
+}
+
+static PyGetSetDef Session_getset[] = {
+    {"counts", Session_get_counts, NULL, "(expected, found) of all accesses of each part, warming included.",
+     NULL},
+    {"laps", Session_get_laps, NULL, "Accesses after which each part repeats its pattern.", NULL},
+    {0},
+};
+
+static PyMethodDef Session_methods[] = {
+    {"pass_over", Session_pass_over, METH_NOARGS, Session_pass_over_doc},
+    {"verify", Session_verify, METH_NOARGS, Session_verify_doc},
+    {"measure", Session_measure, METH_VARARGS, Session_measure_doc},
+    {"close", Session_close, METH_NOARGS, Session_close_doc},
+    {"__enter__", context_enter, METH_NOARGS, "__enter__($self)\n--\n\n"},
+    {"__exit__", context_exit, METH_VARARGS, "__exit__($self, kind, error, trace, /)\n--\n\n"},
+    {0},
+};
+
+PyDoc_STRVAR(Session_doc,
+             "Session(parts)\n--\n\n"
+             "Kernels prepared on parts of mappings, which are nobody else's until it is closed.");
+
+static PyType_Slot Session_slots[] = {
+    {Py_tp_doc, (void *)Session_doc},         {Py_tp_new, (void *)Session_new},
+    {Py_tp_dealloc, (void *)Session_dealloc}, {Py_tp_methods, Session_methods},
+    {Py_tp_getset, Session_getset},           {0, NULL},
+};
+
+PyType_Spec session_spec = {
+    .name = "tlbprobe._core.Session",
+    .basicsize = sizeof(Session),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = Session_slots,
+};
