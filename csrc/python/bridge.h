@@ -63,6 +63,36 @@ PyObject *dict_with_numbers(PyObject *dict, const struct number *numbers, const 
 
 extern const struct number scan_numbers[]; /* of struct tlb_scan */
 
+/* -- arguments.c ------------------------------------------------------------------------------------- */
+
+enum argument_as {
+    AS_WORD,   /* uint64_t or size_t: an integer from least to most */
+    AS_INT,    /* int or unsigned: the same */
+    AS_FLAG,   /* bool */
+    AS_CHOICE, /* int or enum: the place of a string among the choices */
+    AS_TUPLE,  /* PyObject *, borrowed */
+    AS_OBJECT, /* the same, of any type */
+};
+
+struct argument {
+    const char *name; /* NULL ends a table */
+    enum argument_as as;
+    size_t offset; /* in the struct that it is read into */
+    long long least, most;
+    const char *const *choices; /* NULL at the end */
+    bool optional;              /* what is there stays where it is not given */
+};
+
+_Static_assert(sizeof(size_t) == sizeof(uint64_t), "a word is both");
+
+struct arguments {
+    const struct argument *table; /* NULL ends a list of tables */
+    void *into;
+};
+
+/* Reads the arguments of all tables, and no others. The first one of all may be given by its place. */
+int arguments_read(const char *function, PyObject *args, PyObject *keywords, const struct arguments *lists);
+
 /* -- mapping.c --------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -81,13 +111,9 @@ int mapping_check_range(const Mapping *self, Py_ssize_t offset, Py_ssize_t size)
 int mapping_acquire(Mapping *self);
 void mapping_release(Mapping *self);
 
-/* What a mapping is asked for, as Python gives it. */
-struct request_arguments {
-    Py_ssize_t size, alignment, base_page, page, piece;
-    int huge_shift;
-};
-
-int request_check(const struct request_arguments *given, struct tlb_region_request *request);
+/* What a mapping is asked for, each by itself and then all together. */
+extern const struct argument request_arguments[]; /* of struct tlb_region_request */
+int request_check(const struct tlb_region_request *request);
 
 extern PyType_Spec mapping_spec;
 

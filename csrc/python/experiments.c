@@ -6,16 +6,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Number of a name in a list; -1 with an exception. */
-static int find_kind(const char *const *names, int count, const char *name, const char *what)
-{
-    for (int kind = 0; kind < count; kind++)
-        if (strcmp(names[kind], name) == 0)
-            return kind;
-    PyErr_Format(PyExc_ValueError, "there is no kind of %s '%s'", what, name);
-    return -1;
-}
-
 /* Memory that both processes share. */
 static void *share(size_t size)
 {
@@ -29,10 +19,12 @@ static void *share(size_t size)
     return NULL;
 }
 
+/* One for each thread, in the order of the threads. */
 static int read_cpus(PyObject *given, Py_ssize_t count, int *cpus)
 {
-    if (!PyTuple_Check(given) || PyTuple_Size(given) != count) {
-        PyErr_SetString(PyExc_ValueError, "cpus must be a tuple with one CPU for each thread");
+    if (PyTuple_Size(given) != count) {
+        PyErr_Format(PyExc_ValueError, "cpus must have %zd numbers, one for each thread, and not %zd", count,
+                     PyTuple_Size(given));
         return -1;
     }
     for (Py_ssize_t t = 0; t < count; t++) {
@@ -71,111 +63,97 @@ static PyObject *scan_dict(const struct tlb_scan *scan, int status)
 
 static const char *const fault_kinds[] = {
 #define ENTRY(name) #name,
-    TLB_FAULT_KINDS(ENTRY)
+    TLB_FAULT_KINDS(ENTRY) NULL,
 #undef ENTRY
 };
 
-enum { FAULT_KINDS = sizeof(fault_kinds) / sizeof(*fault_kinds) };
-
-struct fault_arguments {
-    const char *kind;
-    struct request_arguments request;
-    Py_ssize_t step, count, block, chunk;
-    int advice, without_thp, fd, write, shared, after, threads;
+/* What is asked for: order and cpus are copied to where both processes find them. */
+struct fault_call {
+    struct tlb_fault fault;
+    bool after;
     PyObject *order, *cpus;
 };
 
-static int fault_parse(PyObject *args, PyObject *keywords, struct fault_arguments *given)
-{
-    static char *names[] = {"kind",    "size",   "alignment",   "base_page", "page",   "huge_shift",
-                            "piece",   "advice", "without_thp", "fd",        "shared", "write",
-                            "step",    "count",  "block",       "chunk",     "after",  "order",
-                            "threads", "cpus",   NULL};
-    struct request_arguments *const request = &given->request;
-    return PyArg_ParseTupleAndKeywords(args, keywords, "s$nnnninipippnnnnpOiO:fault", names, &given->kind,
-                                       &request->size, &request->alignment, &request->base_page,
-                                       &request->page, &request->huge_shift, &request->piece, &given->advice,
-                                       &given->without_thp, &given->fd, &given->shared, &given->write,
-                                       &given->step, &given->count, &given->block, &given->chunk,
-                                       &given->after, &given->order, &given->threads, &given->cpus)
-               ? 0
-               : -1;
-}
+#define AT(member) .offset = offsetof(struct fault_call, member)
+static const struct argument fault_arguments[] = {
+    {"kind", AS_CHOICE, AT(fault.kind), .choices = fault_kinds},
+    {"advice", AS_INT, AT(fault.advice), -1, INT_MAX},
+    {"without_thp", AS_FLAG, AT(fault.without_thp)},
+    {"fd", AS_INT, AT(fault.fd), -1, INT_MAX},
+    {"shared", AS_FLAG, AT(fault.shared)},
+    {"write", AS_FLAG, AT(fault.touches.write)},
+    {"step", AS_WORD, AT(fault.touches.step), 1, PY_SSIZE_T_MAX},
+    {"count", AS_WORD, AT(fault.touches.count), 1, UINT32_MAX},
+    {"block", AS_WORD, AT(fault.touches.block), 1, UINT32_MAX},
+    {"chunk", AS_WORD, AT(fault.chunk), 1, PY_SSIZE_T_MAX},
+    {"after", AS_FLAG, AT(after)},
+    {"order", AS_OBJECT, AT(order)},
+    {"threads", AS_INT, AT(fault.touches.threads), 1, TLB_THREADS},
+    {"cpus", AS_TUPLE, AT(cpus)},
+    {0},
+};
+#undef AT
 
 /* No touch leaves the memory, and no time its record. */
-static int fault_check(const struct fault_arguments *given)
+static int fault_check(const struct fault_call *call)
 {
-    bool const fits = given->step > 0 && given->count > 0 && given->block > 0 && given->chunk > 0 &&
-                      given->threads >= 1 && given->threads <= TLB_THREADS && given->count <= UINT32_MAX &&
-                      given->count % given->block == 0 && (given->block == 1 || !given->after) &&
-                      given->count - 1 <= (given->request.size - 1) / given->step;
-    if (!fits)
-        PyErr_SetString(PyExc_ValueError, "these parameters of a fault do not fit");
-    return fits ? 0 : -1;
+    const struct tlb_touches *const touches = &call->fault.touches;
+    if (touches->count % touches->block == 0 && (touches->block == 1 || !call->after) &&
+        touches->count - 1 <= (call->fault.request.size - 1) / touches->step)
+        return request_check(&call->fault.request);
+    PyErr_SetString(PyExc_ValueError, "these parameters of a fault do not fit");
+    return -1;
 }
 
-static size_t fault_times(const struct fault_arguments *given, int kind)
+static uint64_t fault_times(const struct tlb_fault *fault)
 {
-    if (kind == TLB_FAULT_map_populate)
+    if (fault->kind == TLB_FAULT_map_populate)
         return 1;
-    if (kind == TLB_FAULT_fill || kind == TLB_FAULT_populate_write)
-        return (size_t)((given->request.size - 1) / given->chunk) + 1;
-    return (size_t)(given->count / given->block);
+    if (fault->kind == TLB_FAULT_fill || fault->kind == TLB_FAULT_populate_write)
+        return (fault->request.size - 1) / fault->chunk + 1;
+    return fault->touches.count / fault->touches.block;
 }
 
 /* Pages of the touches. */
-static int fault_copy_order(uint32_t *order, const struct fault_arguments *given)
+static int copy_order(uint32_t *order, PyObject *given, Py_ssize_t count)
 {
     PyArrayObject *const array =
-        (PyArrayObject *)PyArray_FROMANY(given->order, NPY_UINT32, 1, 1, NPY_ARRAY_CARRAY_RO);
+        (PyArrayObject *)PyArray_FROMANY(given, NPY_UINT32, 1, 1, NPY_ARRAY_CARRAY_RO);
     if (!array)
         return -1;
     Py_ssize_t within = 0;
-    if (PyArray_DIM(array, 0) == given->count) {
-        memcpy(order, PyArray_DATA(array), (size_t)given->count * sizeof(*order));
-        while (within < given->count && order[within] < given->count)
+    if (PyArray_DIM(array, 0) == count) {
+        memcpy(order, PyArray_DATA(array), (size_t)count * sizeof(*order));
+        while (within < count && order[within] < count)
             within++;
     }
     Py_DECREF(array);
-    if (within == given->count)
+    if (within == count)
         return 0;
     PyErr_SetString(PyExc_ValueError, "order must have one page for each touch, less than their count");
     return -1;
 }
 
 /* The fault, and behind it its arrays, in memory of *size bytes that both processes share. */
-static struct tlb_fault *fault_share(const struct fault_arguments *given, size_t times, size_t *size)
+static struct tlb_fault *fault_share(const struct fault_call *call, size_t *size)
 {
-    size_t const count = (size_t)given->count;
-    size_t const after = given->after ? count : 0, order = given->order != Py_None ? count : 0;
+    uint64_t const count = call->fault.touches.count, times = fault_times(&call->fault);
+    uint64_t const after = call->after ? count : 0, order = call->order != Py_None ? count : 0;
     *size = sizeof(struct tlb_fault) + (times + after) * sizeof(uint64_t) + order * sizeof(uint32_t);
     struct tlb_fault *const fault = share(*size);
     if (!fault)
         return NULL;
     uint64_t *const ns = (uint64_t *)(fault + 1);
     uint32_t *const pages = (uint32_t *)(ns + times + after);
+    *fault = call->fault;
     fault->times = times;
     fault->touches.ns = ns;
     fault->after = after ? ns + times : NULL;
     fault->touches.order = order ? pages : NULL;
-    if (!order || fault_copy_order(pages, given) == 0)
+    if (!order || copy_order(pages, call->order, (Py_ssize_t)count) == 0)
         return fault;
     munmap(fault, *size);
     return NULL;
-}
-
-static void fault_fill_in(struct tlb_fault *fault, const struct fault_arguments *given)
-{
-    fault->advice = given->advice;
-    fault->without_thp = given->without_thp;
-    fault->fd = given->fd;
-    fault->shared = given->shared;
-    fault->chunk = (uint64_t)given->chunk;
-    fault->touches.step = (uint64_t)given->step;
-    fault->touches.write = given->write;
-    fault->touches.count = (uint64_t)given->count;
-    fault->touches.block = (uint64_t)given->block;
-    fault->touches.threads = (unsigned)given->threads;
 }
 
 static PyObject *touched_dict(const struct tlb_touched *touched)
@@ -234,7 +212,7 @@ static PyObject *fault_run(struct tlb_fault *fault)
 }
 
 PyDoc_STRVAR(core_fault_doc,
-             "fault($module, /, kind, *, size, alignment, base_page, page, huge_shift, piece, advice,\n"
+             "fault($module, /, kind, *, size, alignment, base_page, page, huge_shift=0, piece=0, advice,\n"
              "      without_thp, fd, shared, write, step, count, block, chunk, after, order, threads, cpus)\n"
              "--\n\n"
              "Time the touches of one kind of fault in a process of its own: a dict, or where that failed a\n"
@@ -243,23 +221,18 @@ PyDoc_STRVAR(core_fault_doc,
 static PyObject *core_fault(PyObject *module, PyObject *args, PyObject *keywords)
 {
     (void)module;
-    struct fault_arguments given;
-    struct tlb_region_request request;
+    struct fault_call call = {0};
     int cpus[TLB_THREADS];
     size_t size;
-    if (fault_parse(args, keywords, &given) < 0)
+    struct arguments const given[] = {
+        {fault_arguments, &call}, {request_arguments, &call.fault.request}, {0}};
+    if (arguments_read("fault", args, keywords, given) < 0 || fault_check(&call) < 0 ||
+        read_cpus(call.cpus, (Py_ssize_t)call.fault.touches.threads, cpus) < 0)
         return NULL;
-    int const kind = find_kind(fault_kinds, FAULT_KINDS, given.kind, "fault");
-    if (kind < 0 || request_check(&given.request, &request) < 0 || fault_check(&given) < 0 ||
-        read_cpus(given.cpus, given.threads, cpus) < 0)
-        return NULL;
-    struct tlb_fault *const fault = fault_share(&given, fault_times(&given, kind), &size);
+    call.fault.touches.cpus = cpus;
+    struct tlb_fault *const fault = fault_share(&call, &size);
     if (!fault)
         return NULL;
-    fault_fill_in(fault, &given);
-    fault->kind = (enum tlb_fault_kind)kind;
-    fault->request = request;
-    fault->touches.cpus = cpus;
     PyObject *const result = fault_run(fault);
     munmap(fault, size);
     return result;
@@ -267,40 +240,30 @@ static PyObject *core_fault(PyObject *module, PyObject *args, PyObject *keywords
 
 /* -- Shootdowns ------------------------------------------------------------------------------------------ */
 
-static const char *const shootdown_kinds[] = {"unmap", "protect", "dontneed"};
+static const char *const shootdown_kinds[] = {"unmap", "protect", "dontneed", NULL};
 
-enum { SHOOTDOWN_KINDS = sizeof(shootdown_kinds) / sizeof(*shootdown_kinds) };
-
-struct shootdown_arguments {
-    const char *kind;
-    struct request_arguments request;
-    Py_ssize_t step, calls, threads;
-    int advice;
+struct shootdown_call {
+    struct tlb_shootdown shootdown;
     PyObject *cpus;
 };
 
-static int shootdown_parse(PyObject *args, PyObject *keywords, struct shootdown_arguments *given)
-{
-    static char *names[] = {"kind",  "size",   "alignment", "base_page", "page", "huge_shift",
-                            "piece", "advice", "step",      "calls",     "cpus", NULL};
-    struct request_arguments *const request = &given->request;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s$nnnnininnO!:shootdown", names, &given->kind,
-                                     &request->size, &request->alignment, &request->base_page, &request->page,
-                                     &request->huge_shift, &request->piece, &given->advice, &given->step,
-                                     &given->calls, &PyTuple_Type, &given->cpus))
-        return -1;
-    given->threads = PyTuple_Size(given->cpus) - 1;
-    return 0;
-}
+#define AT(member) .offset = offsetof(struct shootdown_call, member)
+static const struct argument shootdown_arguments[] = {
+    {"kind", AS_CHOICE, AT(shootdown.kind), .choices = shootdown_kinds},
+    {"advice", AS_INT, AT(shootdown.advice), -1, INT_MAX},
+    {"step", AS_WORD, AT(shootdown.step), 1, PY_SSIZE_T_MAX},
+    {"calls", AS_WORD, AT(shootdown.calls), 1, UINT32_MAX},
+    {"cpus", AS_TUPLE, AT(cpus)},
+    {0},
+};
+#undef AT
 
-static int shootdown_check(const struct shootdown_arguments *given)
+static int shootdown_check(const struct tlb_shootdown *shootdown, Py_ssize_t cpus)
 {
-    bool const fits = given->step > 0 && given->calls > 0 && given->calls <= UINT32_MAX &&
-                      given->calls <= given->request.size / given->step && given->threads >= 0 &&
-                      given->threads < TLB_THREADS;
-    if (!fits)
-        PyErr_SetString(PyExc_ValueError, "these parameters of a shootdown do not fit");
-    return fits ? 0 : -1;
+    if (cpus >= 1 && cpus <= TLB_THREADS && shootdown->calls <= shootdown->request.size / shootdown->step)
+        return request_check(&shootdown->request);
+    PyErr_SetString(PyExc_ValueError, "these parameters of a shootdown do not fit");
+    return -1;
 }
 
 static PyObject *shootdown_result(const struct tlb_shootdown *shootdown)
@@ -332,7 +295,7 @@ static PyObject *shootdown_run(struct tlb_shootdown *shootdown)
 
 PyDoc_STRVAR(
     core_shootdown_doc,
-    "shootdown($module, /, kind, *, size, alignment, base_page, page, huge_shift, piece, advice,\n"
+    "shootdown($module, /, kind, *, size, alignment, base_page, page, huge_shift=0, piece=0, advice,\n"
     "          step, calls, cpus)\n"
     "--\n\n"
     "Time calls that take pages away, and other threads meanwhile, one on each CPU after the first:\n"
@@ -341,29 +304,24 @@ PyDoc_STRVAR(
 static PyObject *core_shootdown(PyObject *module, PyObject *args, PyObject *keywords)
 {
     (void)module;
-    struct shootdown_arguments given;
-    struct tlb_region_request request;
-    PyObject *result = NULL;
-    if (shootdown_parse(args, keywords, &given) < 0)
+    struct shootdown_call call = {0};
+    struct tlb_shootdown *const asked = &call.shootdown;
+    struct arguments const given[] = {
+        {shootdown_arguments, &call}, {request_arguments, &asked->request}, {0}};
+    if (arguments_read("shootdown", args, keywords, given) < 0)
         return NULL;
-    int const kind = find_kind(shootdown_kinds, SHOOTDOWN_KINDS, given.kind, "shootdown");
-    if (kind < 0 || request_check(&given.request, &request) < 0 || shootdown_check(&given) < 0)
+    Py_ssize_t const cpus = PyTuple_Size(call.cpus);
+    if (shootdown_check(asked, cpus) < 0 || read_cpus(call.cpus, cpus, asked->cpus) < 0)
         return NULL;
-    size_t const times = (size_t)given.calls * (size_t)(given.threads + 1);
-    size_t const size = sizeof(struct tlb_shootdown) + times * sizeof(uint64_t);
+    asked->threads = (unsigned)cpus - 1;
+    size_t const size = sizeof(*asked) + asked->calls * (size_t)cpus * sizeof(uint64_t);
     struct tlb_shootdown *const shootdown = share(size);
     if (!shootdown)
         return NULL;
-    shootdown->kind = (enum tlb_shootdown_kind)kind;
-    shootdown->request = request;
-    shootdown->advice = given.advice;
-    shootdown->step = (uint64_t)given.step;
-    shootdown->calls = (uint64_t)given.calls;
-    shootdown->threads = (unsigned)given.threads;
+    *shootdown = *asked;
     shootdown->ns = (uint64_t *)(shootdown + 1);
-    shootdown->others = shootdown->ns + given.calls;
-    if (read_cpus(given.cpus, given.threads + 1, shootdown->cpus) == 0)
-        result = shootdown_run(shootdown);
+    shootdown->others = shootdown->ns + shootdown->calls;
+    PyObject *const result = shootdown_run(shootdown);
     munmap(shootdown, size);
     return result;
 }

@@ -56,24 +56,27 @@ void mapping_release(Mapping *self)
     atomic_flag_clear(&self->busy);
 }
 
-int request_check(const struct request_arguments *given, struct tlb_region_request *request)
+#define AT(member) .offset = offsetof(struct tlb_region_request, member)
+const struct argument request_arguments[] = {
+    {"size", AS_WORD, AT(size), 1, PY_SSIZE_T_MAX},
+    {"alignment", AS_WORD, AT(alignment), 1, PY_SSIZE_T_MAX},
+    {"base_page", AS_WORD, AT(base_page), 1, PY_SSIZE_T_MAX},
+    {"page", AS_WORD, AT(page), 1, PY_SSIZE_T_MAX},
+    {"huge_shift", AS_INT, AT(huge_shift), 0, 40, .optional = true},
+    {"piece", AS_WORD, AT(piece), 0, PY_SSIZE_T_MAX, .optional = true},
+    {0},
+};
+#undef AT
+
+int request_check(const struct tlb_region_request *request)
 {
-    if (given->size <= 0 || given->base_page <= 0 || given->page <= 0 ||
-        given->alignment < given->base_page || given->size % given->base_page || given->size % given->page ||
-        given->alignment & (given->alignment - 1) || given->piece < 0 || given->piece % given->base_page ||
-        given->huge_shift < 0 || given->huge_shift > 40) {
-        PyErr_Format(PyExc_ValueError,
-                     "size=%zd, alignment=%zd, base_page=%zd, page=%zd, piece=%zd do not fit", given->size,
-                     given->alignment, given->base_page, given->page, given->piece);
-        return -1;
-    }
-    *request = (struct tlb_region_request){.size = (size_t)given->size,
-                                           .alignment = (size_t)given->alignment,
-                                           .base_page = (size_t)given->base_page,
-                                           .page = (size_t)given->page,
-                                           .huge_shift = (unsigned)given->huge_shift,
-                                           .piece = (size_t)given->piece};
-    return 0;
+    if (request->alignment >= request->base_page && (request->alignment & (request->alignment - 1)) == 0 &&
+        request->size % request->base_page == 0 && request->size % request->page == 0 &&
+        request->piece % request->base_page == 0)
+        return 0;
+    PyErr_Format(PyExc_ValueError, "size=%zu, alignment=%zu, base_page=%zu, page=%zu, piece=%zu do not fit",
+                 request->size, request->alignment, request->base_page, request->page, request->piece);
+    return -1;
 }
 
 /* -- Life cycle --------------------------------------------------------------------------------- */
@@ -87,24 +90,22 @@ static PyObject *Mapping_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     return (PyObject *)self;
 }
 
+static const struct argument mapping_arguments[] = {
+    {"sparse", AS_FLAG, offsetof(struct tlb_region_request, sparse), .optional = true},
+    {0},
+};
+
 static int Mapping_init(PyObject *object, PyObject *args, PyObject *keywords)
 {
     Mapping *const self = (Mapping *)object;
-    static char *names[] = {"size", "alignment", "base_page", "page", "huge_shift", "piece", "sparse", NULL};
-    struct request_arguments given = {0};
-    int sparse = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "n|$nnninp:Mapping", names, &given.size,
-                                     &given.alignment, &given.base_page, &given.page, &given.huge_shift,
-                                     &given.piece, &sparse))
+    struct tlb_region_request request = {0};
+    struct arguments const given[] = {{request_arguments, &request}, {mapping_arguments, &request}, {0}};
+    if (arguments_read("Mapping", args, keywords, given) < 0 || request_check(&request) < 0)
         return -1;
     if (self->owner) { /* prepared runs point into the first mapping */
         PyErr_SetString(PyExc_RuntimeError, "this Region was mapped before: create another one");
         return -1;
     }
-    struct tlb_region_request request;
-    if (request_check(&given, &request) < 0)
-        return -1;
-    request.sparse = sparse;
     int const status = tlb_region_map(&self->region, &request);
     if (status < 0) {
         raise_status(status);

@@ -33,10 +33,11 @@
  *       def close()
  *       (context manager)
  *   def kernels() -> {name: [parameter, ...]}
- *   def fault(kind, *, size, alignment, base_page, page, huge_shift, piece, advice, without_thp, fd, shared,
- *             write, step, count, block, chunk, after, order, threads, cpus)
+ *   def fault(kind, *, size, alignment, base_page, page, huge_shift=0, piece=0, advice, without_thp, fd,
+ *             shared, write, step, count, block, chunk, after, order, threads, cpus)
  *       -> {"ns", "after", "touched", "touched_after", ...}, or (step, errno, signal) where it failed
- *   def shootdown(kind, *, size, alignment, base_page, page, huge_shift, piece, advice, step, calls, cpus)
+ *   def shootdown(kind, *, size, alignment, base_page, page, huge_shift=0, piece=0, advice, step, calls,
+ *                 cpus)
  *       -> {"ns", "others", "quiet_ns", ...}, or (step, errno, signal) where it failed
  *   def open_unnamed(folder, flags, /) -> descriptor of a file without a name
  *   def program_launch(paths, arguments, environment, streams, thp, go, report, /) -> pid
