@@ -1,5 +1,6 @@
 """The slice loop: contracts, exclusion, interruption, pinning, the adaptive stop on simulated slices."""
 
+import contextlib
 import ctypes
 import itertools
 import mmap
@@ -382,10 +383,40 @@ def test_one_call_of_a_session_at_a_time(session):
     def long():
         return session.measure((300_000_000,), 1)
 
-    calls = (session.close, session.pass_over, session.verify, lambda: session.measure((1,), 1))
+    calls = (
+        session.close,
+        session.pass_over,
+        session.verify,
+        lambda: session.measure((1,), 1),
+        lambda: session.counts,
+    )
     result, *refused = in_threads(long, *[lambda call=call: late(call) for call in calls])
     assert result["ns"].shape == (1, 1)
     assert all(isinstance(each, RuntimeError) and "in use" in str(each) for each in refused), refused
+
+
+def test_two_threads_on_one_session_make_one_result_and_one_error(session):
+    for _ in range(3):
+        outcomes = in_threads(*[lambda: session.measure((100_000_000,), 1)] * 2)
+        assert sorted(type(each).__name__ for each in outcomes) == ["RuntimeError", "dict"], outcomes
+    assert session.verify() == session.laps
+
+
+def test_threads_that_open_and_close_sessions_of_one_region_take_turns(region):
+    """Whoever gets it has it alone."""
+
+    def work():
+        had = 0
+        for _ in range(300):
+            with (
+                contextlib.suppress(RuntimeError),
+                _core.Session([chase_part(region, size=4096)]) as session,
+            ):
+                had += session.verify() == session.laps
+        return had
+
+    assert sum(in_threads(*[work] * 4)) >= 300
+    region.close()
 
 
 def test_closed_sessions_are_refused(region):

@@ -349,6 +349,17 @@ def test_two_threads_on_one_region_give_one_result_and_one_error(region):
     assert tp.chase(region, max_seconds=0.05, verify=True).low > 0
 
 
+def test_threads_that_view_one_region_all_see_it(region):
+    def view():
+        for _ in range(1000):
+            with memoryview(region) as seen:
+                assert len(seen) == MIB
+        return "done"
+
+    assert together(*[view] * 4) == ["done"] * 4
+    region.close()
+
+
 def test_two_threads_on_two_regions_give_two_results(region):
     with tp.Region(MIB, "default") as other:
         found = together(*(lambda r=r: tp.chase(r, max_seconds=0.1) for r in (region, other)))

@@ -17,6 +17,8 @@
 
 #include "tlbprobe.h"
 
+#include <stdatomic.h>
+
 typedef struct {
     PyTypeObject *mapping_type;
     PyTypeObject *session_type;
@@ -39,6 +41,17 @@ void gil_acquire(struct gil_poll *gil);
 
 void *object_new(PyTypeObject *type); /* all zero */
 void object_free(PyObject *object);   /* and its hold on its type */
+
+/* An object that serves one call at a time until it is closed: so others may come while the GIL is released.
+ */
+struct turn {
+    _Atomic bool taken;
+    bool open; /* for whoever has the turn */
+};
+
+int turn_take(struct turn *turn, const char *whose);  /* RuntimeError: another call has it */
+int turn_begin(struct turn *turn, const char *whose); /* and ValueError: it is closed */
+void turn_end(struct turn *turn);
 
 /* For `with`: the end of it is a call of close(). */
 PyObject *context_enter(PyObject *object, PyObject *unused);
@@ -97,17 +110,19 @@ int arguments_read(const char *function, PyObject *args, PyObject *keywords, con
 
 typedef struct {
     PyObject_HEAD
-    struct tlb_region region;
-    pid_t owner;        /* a forked child does not inherit the memory */
-    Py_ssize_t exports; /* views that are alive */
-    bool open;
-    atomic_flag busy;
+    struct tlb_region region; /* as it was mapped, which nothing changes */
+    struct tlb_region left;   /* of it, to be given back by the one who closes it */
+    _Atomic pid_t owner;      /* a forked child does not inherit the memory; 0: not mapped yet */
+    _Atomic bool open;
+    _Atomic Py_ssize_t users; /* views that are alive; or MAPPING_TAKEN, by one who needs it alone */
 } Mapping;
+
+enum { MAPPING_TAKEN = -1 };
 
 int mapping_check_open(const Mapping *self);
 int mapping_check_range(const Mapping *self, Py_ssize_t offset, Py_ssize_t size);
 
-/* For the one user at a time that changes or measures the memory. */
+/* For the one user at a time that changes or measures the memory, while there are no views of it. */
 int mapping_acquire(Mapping *self);
 void mapping_release(Mapping *self);
 
@@ -122,12 +137,12 @@ extern PyType_Spec mapping_spec;
 typedef struct {
     PyObject_HEAD
     struct tlb_counters counters;
-    bool open;
-    bool busy; /* a session reads it with the GIL released */
+    struct turn turn;
 } CounterGroup;
 
-int group_check_open(const CounterGroup *self);
-pid_t this_thread(void);
+/* For a measurement by this thread, which must be the one that is counted. */
+int group_hold(CounterGroup *self);
+void group_let_go(CounterGroup *self);
 
 extern PyType_Spec group_spec;
 

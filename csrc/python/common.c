@@ -44,6 +44,30 @@ void object_free(PyObject *object)
     Py_DECREF(type);
 }
 
+int turn_take(struct turn *turn, const char *whose)
+{
+    if (!atomic_exchange(&turn->taken, true))
+        return 0;
+    PyErr_Format(PyExc_RuntimeError, "this %s is in use by another call", whose);
+    return -1;
+}
+
+int turn_begin(struct turn *turn, const char *whose)
+{
+    if (turn_take(turn, whose) < 0)
+        return -1;
+    if (turn->open)
+        return 0;
+    turn_end(turn);
+    PyErr_Format(PyExc_ValueError, "this %s is closed", whose);
+    return -1;
+}
+
+void turn_end(struct turn *turn)
+{
+    turn->taken = false;
+}
+
 PyObject *context_enter(PyObject *object, PyObject *unused)
 {
     (void)unused;

@@ -7,16 +7,31 @@
 
 /* -- Data ---- */
 
-pid_t this_thread(void)
+static pid_t this_thread(void)
 {
     return (pid_t)syscall(SYS_gettid);
 }
 
-int group_check_open(const CounterGroup *self)
+static int group_begin(CounterGroup *self)
 {
-    if (!self->open)
-        PyErr_SetString(PyExc_ValueError, "this CounterGroup is closed");
-    return self->open ? 0 : -1;
+    return turn_begin(&self->turn, "CounterGroup");
+}
+
+int group_hold(CounterGroup *self)
+{
+    if (group_begin(self) < 0)
+        return -1;
+    if (self->counters.thread == this_thread())
+        return 0;
+    turn_end(&self->turn);
+    PyErr_Format(PyExc_RuntimeError, "this CounterGroup counts thread %d, not the one that measures",
+                 (int)self->counters.thread);
+    return -1;
+}
+
+void group_let_go(CounterGroup *self)
+{
+    turn_end(&self->turn);
 }
 
 /* -- Life cycle ---------------------------------------------------------------------------- */
@@ -79,7 +94,7 @@ static int group_open(CounterGroup *self, const struct tlb_counters_request *req
 {
     int const status = tlb_counters_open(&self->counters, request);
     if (status == 0) {
-        self->open = true;
+        self->turn.open = true;
         return 0;
     }
     size_t const failed = self->counters.count;
@@ -118,7 +133,7 @@ static PyObject *CounterGroup_new(PyTypeObject *type, PyObject *args, PyObject *
 static void CounterGroup_dealloc(PyObject *object)
 {
     CounterGroup *const self = (CounterGroup *)object;
-    if (self->open)
+    if (self->turn.open)
         tlb_counters_close(&self->counters);
     object_free(object);
 }
@@ -130,13 +145,12 @@ static PyObject *CounterGroup_close(PyObject *object, PyObject *unused)
 {
     (void)unused;
     CounterGroup *const self = (CounterGroup *)object;
-    if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "this CounterGroup is in use by a measurement");
+    if (turn_take(&self->turn, "CounterGroup") < 0)
         return NULL;
-    }
-    if (self->open)
+    if (self->turn.open)
         tlb_counters_close(&self->counters);
-    self->open = false;
+    self->turn.open = false;
+    turn_end(&self->turn);
     Py_RETURN_NONE;
 }
 
@@ -145,9 +159,10 @@ static PyObject *CounterGroup_close(PyObject *object, PyObject *unused)
 static PyObject *group_control(PyObject *object, int (*control)(const struct tlb_counters *))
 {
     CounterGroup *const self = (CounterGroup *)object;
-    if (group_check_open(self) < 0)
+    if (group_begin(self) < 0)
         return NULL;
     int const status = control(&self->counters);
+    turn_end(&self->turn);
     return none_or_raise(status);
 }
 
@@ -192,10 +207,13 @@ static PyObject *CounterGroup_read(PyObject *object, PyObject *unused)
     (void)unused;
     CounterGroup *const self = (CounterGroup *)object;
     struct tlb_reading reading = {0};
-    if (group_check_open(self) < 0)
+    if (group_begin(self) < 0)
         return NULL;
     int const status = tlb_counters_read(&self->counters, &reading);
-    return status < 0 ? raise_status(status) : reading_tuple(&reading, self->counters.count);
+    PyObject *const result =
+        status < 0 ? raise_status(status) : reading_tuple(&reading, self->counters.count);
+    turn_end(&self->turn);
+    return result;
 }
 
 PyDoc_STRVAR(CounterGroup_peek_doc,
@@ -207,11 +225,13 @@ static PyObject *CounterGroup_peek(PyObject *object, PyObject *unused)
     (void)unused;
     CounterGroup *const self = (CounterGroup *)object;
     struct tlb_reading reading = {0};
-    if (group_check_open(self) < 0)
+    if (group_begin(self) < 0)
         return NULL;
-    if (self->counters.thread != this_thread() || tlb_counters_peek(&self->counters, &reading) < 0)
-        Py_RETURN_NONE;
-    return reading_tuple(&reading, self->counters.count);
+    bool const readable =
+        self->counters.thread == this_thread() && tlb_counters_peek(&self->counters, &reading) == 0;
+    PyObject *const result = readable ? reading_tuple(&reading, self->counters.count) : Py_NewRef(Py_None);
+    turn_end(&self->turn);
+    return result;
 }
 
 PyDoc_STRVAR(CounterGroup_fileno_doc, "fileno($self)\n--\n\nFile descriptor of the first event.");
@@ -219,8 +239,12 @@ PyDoc_STRVAR(CounterGroup_fileno_doc, "fileno($self)\n--\n\nFile descriptor of t
 static PyObject *CounterGroup_fileno(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    const CounterGroup *const self = (CounterGroup *)object;
-    return group_check_open(self) < 0 ? NULL : PyLong_FromLong(self->counters.fd[0]);
+    CounterGroup *const self = (CounterGroup *)object;
+    if (group_begin(self) < 0)
+        return NULL;
+    int const fd = self->counters.fd[0];
+    turn_end(&self->turn);
+    return PyLong_FromLong(fd);
 }
 
 static PyMethodDef CounterGroup_methods[] = {

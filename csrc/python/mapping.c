@@ -33,27 +33,42 @@ int mapping_check_range(const Mapping *self, Py_ssize_t offset, Py_ssize_t size)
     return -1;
 }
 
+/* 0 if it is ours now; otherwise the users that it has. */
+static Py_ssize_t mapping_take(Mapping *self)
+{
+    Py_ssize_t users = 0;
+    atomic_compare_exchange_strong(&self->users, &users, MAPPING_TAKEN);
+    return users;
+}
+
+static int refuse_beside(Py_ssize_t users)
+{
+    if (users == MAPPING_TAKEN)
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this Region is in use by another measurement: use one Region a thread");
+    else
+        PyErr_Format(PyExc_BufferError,
+                     "this Region has %zd view(s) alive (np.frombuffer, memoryview): delete them first",
+                     users);
+    return -1;
+}
+
 int mapping_acquire(Mapping *self)
 {
     if (mapping_check_open(self) < 0)
         return -1;
-    if (self->exports > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "this Region has %zd view(s) alive (np.frombuffer, memoryview): delete them first",
-                     self->exports);
-        return -1;
-    }
-    if (atomic_flag_test_and_set(&self->busy)) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "this Region is in use by another measurement: use one Region a thread");
-        return -1;
-    }
-    return 0;
+    Py_ssize_t const users = mapping_take(self);
+    if (users)
+        return refuse_beside(users);
+    if (mapping_check_open(self) == 0) /* nobody has closed it meanwhile */
+        return 0;
+    mapping_release(self);
+    return -1;
 }
 
 void mapping_release(Mapping *self)
 {
-    atomic_flag_clear(&self->busy);
+    self->users = 0;
 }
 
 #define AT(member) .offset = offsetof(struct tlb_region_request, member)
@@ -84,10 +99,7 @@ int request_check(const struct tlb_region_request *request)
 static PyObject *Mapping_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
     (void)args, (void)keywords; /* a subclass has parameters of its own */
-    Mapping *const self = object_new(type);
-    if (self)
-        atomic_flag_clear(&self->busy);
-    return (PyObject *)self;
+    return object_new(type);
 }
 
 static const struct argument mapping_arguments[] = {
@@ -102,16 +114,19 @@ static int Mapping_init(PyObject *object, PyObject *args, PyObject *keywords)
     struct arguments const given[] = {{request_arguments, &request}, {mapping_arguments, &request}, {0}};
     if (arguments_read("Mapping", args, keywords, given) < 0 || request_check(&request) < 0)
         return -1;
-    if (self->owner) { /* prepared runs point into the first mapping */
+    pid_t nobody = 0;
+    if (!atomic_compare_exchange_strong(&self->owner, &nobody, getpid())) {
+        /* Prepared runs point into the first mapping. */
         PyErr_SetString(PyExc_RuntimeError, "this Region was mapped before: create another one");
         return -1;
     }
     int const status = tlb_region_map(&self->region, &request);
     if (status < 0) {
+        self->owner = 0;
         raise_status(status);
         return -1;
     }
-    self->owner = getpid();
+    self->left = self->region;
     self->open = true;
     return 0;
 }
@@ -119,11 +134,9 @@ static int Mapping_init(PyObject *object, PyObject *args, PyObject *keywords)
 static void Mapping_dealloc(PyObject *object)
 {
     Mapping *const self = (Mapping *)object;
-    struct tlb_region region = self->region;
-    self->region = (struct tlb_region){0};
-    if (region.base && self->owner == getpid()) {
+    if (self->left.base && self->owner == getpid()) {
         PyThreadState *const released = PyEval_SaveThread();
-        tlb_region_unmap(&region, &(struct tlb_poll){0});
+        tlb_region_unmap(&self->left, &(struct tlb_poll){0});
         PyEval_RestoreThread(released);
     }
     object_free(object);
@@ -137,17 +150,17 @@ static PyObject *Mapping_close(PyObject *object, PyObject *unused)
     (void)unused;
     Mapping *const self = (Mapping *)object;
     bool const ours = self->owner == getpid();
-    if (self->open && ours && mapping_acquire(self) < 0)
+    Py_ssize_t const users = ours ? mapping_take(self) : 0;
+    if (users && self->open) {
+        refuse_beside(users);
         return NULL;
-    bool const goes_on = !self->open && ours && self->region.base; /* a close that was interrupted */
-    if (!ours || (!self->open && (!goes_on || atomic_flag_test_and_set(&self->busy)))) {
-        self->open = false;
-        Py_RETURN_NONE;
     }
     self->open = false;
+    if (!ours || users) /* another thread is closing it */
+        Py_RETURN_NONE;
     struct gil_poll gil;
     gil_release(&gil);
-    int const status = tlb_region_unmap(&self->region, &gil.poll);
+    int const status = tlb_region_unmap(&self->left, &gil.poll);
     gil_acquire(&gil);
     mapping_release(self);
     return none_or_raise(status); /* what is left is given back when the object goes */
@@ -246,30 +259,43 @@ static PyObject *Mapping_scan(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "nn:scan", &offset, &size) || mapping_check_range(self, offset, size) < 0)
         return NULL;
     int const status = tlb_region_scan(&self->region, (size_t)offset, (size_t)size, &scan);
-    return status < 0 ? raise_status(status) : dict_with_numbers(PyDict_New(), scan_numbers, &scan);
+    if (status < 0)
+        return raise_status(status);
+    if (mapping_check_open(self) < 0) /* closed meanwhile: this was somebody else's memory, perhaps */
+        return NULL;
+    return dict_with_numbers(PyDict_New(), scan_numbers, &scan);
+}
+
+/* One user more, unless somebody needs the mapping alone. */
+static int mapping_share(Mapping *self)
+{
+    Py_ssize_t users = self->users;
+    do
+        if (users == MAPPING_TAKEN) {
+            PyErr_SetString(PyExc_BufferError, "this Region is being measured: view it afterwards");
+            return -1;
+        }
+    while (!atomic_compare_exchange_weak(&self->users, &users, users + 1));
+    return 0;
 }
 
 static int Mapping_getbuffer(PyObject *object, Py_buffer *view, int flags)
 {
     Mapping *const self = (Mapping *)object;
     view->obj = NULL;
-    if (mapping_check_open(self) < 0)
+    if (mapping_check_open(self) < 0 || mapping_share(self) < 0)
         return -1;
-    if (atomic_flag_test_and_set(&self->busy)) {
-        PyErr_SetString(PyExc_BufferError, "this Region is being measured: view it afterwards");
-        return -1;
-    }
-    atomic_flag_clear(&self->busy);
-    if (PyBuffer_FillInfo(view, object, self->region.base, (Py_ssize_t)self->region.size, 0, flags) < 0)
-        return -1;
-    self->exports++;
-    return 0;
+    if (mapping_check_open(self) == 0 && /* nobody has closed it meanwhile */
+        PyBuffer_FillInfo(view, object, self->region.base, (Py_ssize_t)self->region.size, 0, flags) == 0)
+        return 0;
+    self->users--;
+    return -1;
 }
 
 static void Mapping_releasebuffer(PyObject *object, Py_buffer *view)
 {
     (void)view;
-    ((Mapping *)object)->exports--;
+    ((Mapping *)object)->users--;
 }
 
 static PyObject *Mapping_get_address(PyObject *object, void *unused)

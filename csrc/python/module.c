@@ -54,7 +54,8 @@
  *   EVENTS_MOST, JUMP_REACH, THREADS_MOST, WITNESS_ADDS: int
  *
  * A mapping is used by one session at a time, from the first node written to the last one read: the GIL is
- * released meanwhile, and between two calls other threads and signal handlers run, so a flag keeps them out.
+ * released meanwhile, and between two calls other threads and signal handlers run. Sessions and groups of
+ * counters serve one call at a time. Who comes second gets a RuntimeError, with a GIL and without one.
  */
 #define TLB_LOOKS_UP_NUMPY
 #include "bridge.h"
@@ -111,6 +112,12 @@ static int core_clear(PyObject *module)
 
 static PyModuleDef_Slot core_slots[] = {
     {Py_mod_exec, (void *)core_exec},
+#ifdef Py_mod_gil
+    /* The state is written by core_exec alone. What an object changes after it was made is atomic, or belongs
+     * to the one call that has taken the object; and arguments are read where no other thread can change
+     * them. */
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#endif
 #ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, /* nor does NumPy */
 #endif

@@ -19,8 +19,7 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t count;
     struct part parts[PARTS_MOST];
-    bool open;
-    bool busy; /* a call with the GIL released is under way */
+    struct turn turn;
 } Session;
 
 static size_t part_offset(const struct part *part)
@@ -58,7 +57,7 @@ static void part_release(struct part *part)
 
 static void session_let_go(Session *self)
 {
-    self->open = false;
+    self->turn.open = false;
     for (Py_ssize_t i = 0; i < self->count; i++)
         if (self->parts[i].begun) {
             self->parts[i].begun = false;
@@ -72,20 +71,15 @@ static void session_let_go(Session *self)
 }
 
 /* For the one call at a time that uses the memory. */
-static int session_enter(Session *self)
+static int session_begin(Session *self)
 {
-    if (!self->open) {
-        PyErr_SetString(PyExc_ValueError, "this session is closed");
+    if (turn_begin(&self->turn, "session") < 0)
         return -1;
-    }
-    if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "this session is in use by another call");
-        return -1;
-    }
     for (Py_ssize_t i = 0; i < self->count; i++)
-        if (mapping_check_open(self->parts[i].mapping) < 0)
+        if (mapping_check_open(self->parts[i].mapping) < 0) {
+            turn_end(&self->turn);
             return -1;
-    self->busy = true;
+        }
     return 0;
 }
 
@@ -162,7 +156,7 @@ static int session_prepare(Session *self)
     for (Py_ssize_t i = 0; i < self->count; i++)
         if (part_prepare(&self->parts[i]) < 0)
             return -1;
-    self->open = true;
+    self->turn.open = true;
     return 0;
 }
 
@@ -200,11 +194,10 @@ static PyObject *Session_close(PyObject *object, PyObject *unused)
 {
     (void)unused;
     Session *const self = (Session *)object;
-    if (self->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "this session is in use by another call");
+    if (turn_take(&self->turn, "session") < 0)
         return NULL;
-    }
     session_let_go(self);
+    turn_end(&self->turn);
     Py_RETURN_NONE;
 }
 
@@ -224,7 +217,7 @@ static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
 {
     (void)unused;
     Session *const self = (Session *)object;
-    if (session_enter(self) < 0)
+    if (session_begin(self) < 0)
         return NULL;
     int status = 0;
     struct gil_poll gil;
@@ -232,7 +225,7 @@ static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
     for (Py_ssize_t i = 0; i < self->count && status == 0; i++)
         status = part_pass(&self->parts[i], &gil.poll);
     gil_acquire(&gil);
-    self->busy = false;
+    turn_end(&self->turn);
     return none_or_raise(status);
 }
 
@@ -257,7 +250,7 @@ static PyObject *Session_verify(PyObject *object, PyObject *unused)
     (void)unused;
     Session *const self = (Session *)object;
     uint64_t found[PARTS_MOST] = {0};
-    if (session_check_verifiable(self) < 0 || session_enter(self) < 0)
+    if (session_check_verifiable(self) < 0 || session_begin(self) < 0)
         return NULL;
     int status = 0;
     struct gil_poll gil;
@@ -265,7 +258,7 @@ static PyObject *Session_verify(PyObject *object, PyObject *unused)
     for (Py_ssize_t i = 0; i < self->count && status == 0; i++)
         status = self->parts[i].run.kernel->verify(&self->parts[i].run, &found[i], &gil.poll);
     gil_acquire(&gil);
-    self->busy = false;
+    turn_end(&self->turn);
     return status < 0 ? raise_status(status) : tuple_of(found, self->count);
 }
 
@@ -324,14 +317,14 @@ static PyObject *session_measure(Session *self, const uint64_t *accesses, Py_ssi
     struct tlb_run *runs[PARTS_MOST];
     for (Py_ssize_t i = 0; i < self->count; i++)
         runs[i] = &self->parts[i].run;
-    if (session_enter(self) < 0)
+    if (session_begin(self) < 0)
         return NULL;
     struct gil_poll gil;
     gil_release(&gil);
     int const status =
         tlb_measure(runs, accesses, (size_t)self->count, (uint64_t)slices, out, witness, counting, &gil.poll);
     gil_acquire(&gil);
-    self->busy = false;
+    turn_end(&self->turn);
     return status < 0 ? raise_status(status) : measure_result(out, witness, self->count, slices);
 }
 
@@ -364,25 +357,6 @@ static int groups_parse(struct counted_groups *groups, core_state *state, PyObje
     return 0;
 }
 
-/* Only the thread that is counted can be measured; and no group twice, whose busy flag would be cleared once.
- */
-static int group_hold(CounterGroup *group)
-{
-    if (group_check_open(group) < 0)
-        return -1;
-    if (group->counters.thread != this_thread()) {
-        PyErr_Format(PyExc_RuntimeError, "this CounterGroup counts thread %d, not the one that measures",
-                     (int)group->counters.thread);
-        return -1;
-    }
-    if (group->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "this CounterGroup is in use by a measurement");
-        return -1;
-    }
-    group->busy = true;
-    return 0;
-}
-
 static PyObject *session_count(Session *self, const uint64_t *accesses, Py_ssize_t slices,
                                struct tlb_slice *out, uint64_t *witness, const struct counted_groups *groups)
 {
@@ -407,13 +381,13 @@ static PyObject *session_measure_groups(Session *self, const uint64_t *accesses,
 {
     if (groups->count == 0)
         return session_measure(self, accesses, slices, out, witness, NULL);
-    Py_ssize_t held = 0;
+    Py_ssize_t held = 0; /* no group twice, which has one turn */
     while (held < groups->count && group_hold(groups->object[held]) == 0)
         held++;
     PyObject *const result =
         held == groups->count ? session_count(self, accesses, slices, out, witness, groups) : NULL;
     while (held-- > 0)
-        groups->object[held]->busy = false;
+        group_let_go(groups->object[held]);
     return result;
 }
 
@@ -458,20 +432,28 @@ static PyObject *Session_get_laps(PyObject *object, void *unused)
     return tuple_of(laps, self->count);
 }
 
-static PyObject *Session_get_counts(PyObject *object, void *unused)
+static PyObject *counts_tuple(const Session *self)
 {
-    (void)unused;
-    const Session *const self = (Session *)object;
     PyObject *const counts = PyTuple_New(self->count);
     for (Py_ssize_t i = 0; counts && i < self->count; i++) {
         const struct tlb_run *const run = &self->parts[i].run;
-        PyObject *const pair =
-            Py_BuildValue("(KK)", (unsigned long long)run->expected, (unsigned long long)run->found);
+        PyObject *const pair = tuple_of((uint64_t[]){run->expected, run->found}, 2);
         if (!pair || PyTuple_SetItem(counts, i, pair) < 0) {
             Py_DECREF(counts);
             return NULL;
         }
     }
+    return counts;
+}
+
+static PyObject *Session_get_counts(PyObject *object, void *unused)
+{
+    (void)unused;
+    Session *const self = (Session *)object;
+    if (turn_take(&self->turn, "session") < 0)
+        return NULL;
+    PyObject *const counts = counts_tuple(self);
+    turn_end(&self->turn);
     return counts;
 }
 
