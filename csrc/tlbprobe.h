@@ -40,6 +40,12 @@ static inline int tlb_ask(const struct tlb_poll *poll)
     return poll->ask ? poll->ask(poll->context) : 0;
 }
 
+/* Once in so many steps. */
+static inline int tlb_ask_at(uint64_t step, uint64_t every, const struct tlb_poll *poll)
+{
+    return step % every == 0 ? tlb_ask(poll) : 0;
+}
+
 /* -- Time: everything is timed by these functions of clock.c. ------------------------------------------ */
 
 uint64_t tlb_clock_ns(void);      /* CLOCK_MONOTONIC_RAW: no adjustment bends it */
@@ -106,17 +112,17 @@ struct tlb_scan {
 int tlb_region_map(struct tlb_region *region, const struct tlb_region_request *request);
 
 /* Advice of madvise(2) for the whole region: before the first touch, or it changes nothing. */
-int tlb_region_advise(struct tlb_region *region, int advice);
+int tlb_region_advise(const struct tlb_region *region, int advice);
 
 /* Writes to every base page, in address order or shuffled within windows; counts the minor faults. */
-int tlb_region_touch(struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
+int tlb_region_touch(const struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
                      const struct tlb_poll *poll);
 
 /* Populates through the kernel: a shortage is -EFAULT or -ENOMEM, where a touch would be SIGBUS. */
-int tlb_region_populate(struct tlb_region *region, const struct tlb_poll *poll);
+int tlb_region_populate(const struct tlb_region *region, const struct tlb_poll *poll);
 
 /* Asks the kernel to make huge pages of what is there (MADV_COLLAPSE); success does not prove any. */
-int tlb_region_collapse(struct tlb_region *region, const struct tlb_poll *poll);
+int tlb_region_collapse(const struct tlb_region *region, const struct tlb_poll *poll);
 
 /* One untimed pass: one read of every base page of a range, in address order. */
 int tlb_region_pass(const struct tlb_region *region, size_t offset, size_t size, const struct tlb_poll *poll);

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-/* -- The GIL ------------------------------------------------------------------------------------------- */
+/* -- The GIL ----------------------------------------------------------------------------------------- */
 
 static int gil_ask(void *context)
 {
@@ -28,7 +28,7 @@ void gil_acquire(struct gil_poll *gil)
     PyEval_RestoreThread(gil->released);
 }
 
-/* -- Objects ------------------------------------------------------------------------------------------- */
+/* -- Objects ----------------------------------------------------------------------------------------- */
 
 void *object_new(PyTypeObject *type)
 {
@@ -68,19 +68,17 @@ void turn_end(struct turn *turn)
     turn->taken = false;
 }
 
-PyObject *context_enter(PyObject *object, PyObject *unused)
+PyObject *context_enter(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return Py_NewRef(object);
 }
 
-PyObject *context_exit(PyObject *object, PyObject *args)
+PyObject *context_exit(PyObject *object, PyObject *Py_UNUSED(args))
 {
-    (void)args;
     return PyObject_CallMethod(object, "close", NULL);
 }
 
-/* -- Errors and results -------------------------------------------------------------------------------- */
+/* -- Errors and results ------------------------------------------------------------------------------ */
 
 PyObject *raise_status(int status)
 {

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* -- Data ---- */
+/* -- Data -------------------------------------------------------------------------------------------- */
 
 static pid_t this_thread(void)
 {
@@ -34,7 +34,7 @@ void group_let_go(CounterGroup *self)
     turn_end(&self->turn);
 }
 
-/* -- Life cycle ---------------------------------------------------------------------------- */
+/* -- Life cycle -------------------------------------------------------------------------------------- */
 
 static int event_parse(struct tlb_event *event, PyObject *given)
 {
@@ -141,9 +141,8 @@ static void CounterGroup_dealloc(PyObject *object)
 PyDoc_STRVAR(CounterGroup_close_doc,
              "close($self)\n--\n\nGive the counters back. A second call does nothing.");
 
-static PyObject *CounterGroup_close(PyObject *object, PyObject *unused)
+static PyObject *CounterGroup_close(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     CounterGroup *const self = (CounterGroup *)object;
     if (turn_take(&self->turn, "CounterGroup") < 0)
         return NULL;
@@ -154,7 +153,7 @@ static PyObject *CounterGroup_close(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* -- Methods ------------------------------------------------------------------------------- */
+/* -- Methods ----------------------------------------------------------------------------------------- */
 
 static PyObject *group_control(PyObject *object, int (*control)(const struct tlb_counters *))
 {
@@ -168,25 +167,22 @@ static PyObject *group_control(PyObject *object, int (*control)(const struct tlb
 
 PyDoc_STRVAR(CounterGroup_enable_doc, "enable($self)\n--\n\nCount from now on.");
 
-static PyObject *CounterGroup_enable(PyObject *object, PyObject *unused)
+static PyObject *CounterGroup_enable(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return group_control(object, tlb_counters_enable);
 }
 
 PyDoc_STRVAR(CounterGroup_disable_doc, "disable($self)\n--\n\nStop counting; what was counted stays.");
 
-static PyObject *CounterGroup_disable(PyObject *object, PyObject *unused)
+static PyObject *CounterGroup_disable(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return group_control(object, tlb_counters_disable);
 }
 
 PyDoc_STRVAR(CounterGroup_reset_doc, "reset($self)\n--\n\nSet the values to zero, and not the times.");
 
-static PyObject *CounterGroup_reset(PyObject *object, PyObject *unused)
+static PyObject *CounterGroup_reset(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return group_control(object, tlb_counters_reset);
 }
 
@@ -202,9 +198,8 @@ PyDoc_STRVAR(
     "read($self)\n--\n\n"
     "(enabled_ns, running_ns, (value, ...)); where running_ns is 0 the values are missing, not zero.");
 
-static PyObject *CounterGroup_read(PyObject *object, PyObject *unused)
+static PyObject *CounterGroup_read(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     CounterGroup *const self = (CounterGroup *)object;
     struct tlb_reading reading = {0};
     if (group_begin(self) < 0)
@@ -220,9 +215,8 @@ PyDoc_STRVAR(CounterGroup_peek_doc,
              "peek($self)\n--\n\n"
              "Read without a system call, in the thread that is counted; None where that cannot be.");
 
-static PyObject *CounterGroup_peek(PyObject *object, PyObject *unused)
+static PyObject *CounterGroup_peek(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     CounterGroup *const self = (CounterGroup *)object;
     struct tlb_reading reading = {0};
     if (group_begin(self) < 0)
@@ -236,9 +230,8 @@ static PyObject *CounterGroup_peek(PyObject *object, PyObject *unused)
 
 PyDoc_STRVAR(CounterGroup_fileno_doc, "fileno($self)\n--\n\nFile descriptor of the first event.");
 
-static PyObject *CounterGroup_fileno(PyObject *object, PyObject *unused)
+static PyObject *CounterGroup_fileno(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     CounterGroup *const self = (CounterGroup *)object;
     if (group_begin(self) < 0)
         return NULL;

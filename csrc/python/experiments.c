@@ -59,7 +59,7 @@ static PyObject *scan_dict(const struct tlb_scan *scan, int status)
     return dict_with(dict_with_numbers(PyDict_New(), scan_numbers, scan), "method", method);
 }
 
-/* -- Faults ---------------------------------------------------------------------------------------------- */
+/* -- Faults ------------------------------------------------------------------------------------------ */
 
 static const char *const fault_kinds[] = {
 #define ENTRY(name) #name,
@@ -170,7 +170,7 @@ static PyObject *touched_dict(const struct tlb_touched *touched)
 
 static PyObject *memory_pair(const struct tlb_memory *memory)
 {
-    return Py_BuildValue("(KK)", (unsigned long long)memory->size, (unsigned long long)memory->resident);
+    return tuple_of((uint64_t[]){memory->size, memory->resident}, 2);
 }
 
 /* None where it is not known. */
@@ -218,9 +218,8 @@ PyDoc_STRVAR(core_fault_doc,
              "Time the touches of one kind of fault in a process of its own: a dict, or where that failed a\n"
              "tuple (step, errno, signal).");
 
-static PyObject *core_fault(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *core_fault(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 {
-    (void)module;
     struct fault_call call = {0};
     int cpus[TLB_THREADS];
     size_t size;
@@ -238,7 +237,7 @@ static PyObject *core_fault(PyObject *module, PyObject *args, PyObject *keywords
     return result;
 }
 
-/* -- Shootdowns ------------------------------------------------------------------------------------------ */
+/* -- Shootdowns -------------------------------------------------------------------------------------- */
 
 static const char *const shootdown_kinds[] = {"unmap", "protect", "dontneed", NULL};
 
@@ -301,9 +300,8 @@ PyDoc_STRVAR(
     "Time calls that take pages away, and other threads meanwhile, one on each CPU after the first:\n"
     "a dict, or where that failed a tuple (step, errno, signal).");
 
-static PyObject *core_shootdown(PyObject *module, PyObject *args, PyObject *keywords)
+static PyObject *core_shootdown(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 {
-    (void)module;
     struct shootdown_call call = {0};
     struct tlb_shootdown *const asked = &call.shootdown;
     struct arguments const given[] = {
@@ -326,7 +324,7 @@ static PyObject *core_shootdown(PyObject *module, PyObject *args, PyObject *keyw
     return result;
 }
 
-/* -- Files ----------------------------------------------------------------------------------------------- */
+/* -- Files ------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(
     core_open_unnamed_doc,
@@ -334,9 +332,8 @@ PyDoc_STRVAR(
     "An opener for open(): a file without a name, to be read and written, in a folder. Here and not\n"
     "in Python, where Ctrl-C may come between a descriptor and the object that closes it.");
 
-static PyObject *core_open_unnamed(PyObject *module, PyObject *args)
+static PyObject *core_open_unnamed(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *folder;
     int flags;
     if (!PyArg_ParseTuple(args, "O&i:open_unnamed", PyUnicode_FSConverter, &folder, &flags))

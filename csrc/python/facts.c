@@ -6,9 +6,8 @@
 PyDoc_STRVAR(core_clock_ns_doc, "clock_ns($module)\n--\n\n"
                                 "Nanoseconds by the clock of every measurement, from an arbitrary begin on.");
 
-static PyObject *core_clock_ns(PyObject *module, PyObject *unused)
+static PyObject *core_clock_ns(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     return PyLong_FromUnsignedLongLong(tlb_clock_ns());
 }
 
@@ -25,9 +24,8 @@ PyDoc_STRVAR(core_clock_wait_doc,
              "clock_wait($module, seconds, /)\n--\n\n"
              "Let so much time go by on the clock of every measurement, while other threads go on.");
 
-static PyObject *core_clock_wait(PyObject *module, PyObject *args)
+static PyObject *core_clock_wait(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     enum { SECONDS_MOST = 1000 * 1000 * 1000 };
     double seconds;
     if (!PyArg_ParseTuple(args, "d:clock_wait", &seconds))
@@ -45,21 +43,18 @@ PyDoc_STRVAR(core_clock_moment_doc,
              "clock_moment($module)\n--\n\n"
              "One moment on CLOCK_MONOTONIC_RAW (ns), CLOCK_MONOTONIC (ns) and the tick counter (0: none).");
 
-static PyObject *core_clock_moment(PyObject *module, PyObject *unused)
+static PyObject *core_clock_moment(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     struct tlb_moment moment;
     tlb_clock_moment(&moment);
-    return Py_BuildValue("(KKK)", (unsigned long long)moment.raw_ns, (unsigned long long)moment.monotonic_ns,
-                         (unsigned long long)moment.ticks);
+    return tuple_of((uint64_t[]){moment.raw_ns, moment.monotonic_ns, moment.ticks}, 3);
 }
 
 PyDoc_STRVAR(core_clock_calibrate_doc, "clock_calibrate($module)\n--\n\n"
                                        "Cost of reading the clock and its smallest step, both in ns.");
 
-static PyObject *core_clock_calibrate(PyObject *module, PyObject *unused)
+static PyObject *core_clock_calibrate(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     struct tlb_clock_cost cost;
     tlb_clock_calibrate(&cost);
     return Py_BuildValue("(dK)", cost.read_ns, (unsigned long long)cost.step_ns);
@@ -67,9 +62,8 @@ static PyObject *core_clock_calibrate(PyObject *module, PyObject *unused)
 
 PyDoc_STRVAR(core_cpu_doc, "cpu($module)\n--\n\nNumber of the CPU that this thread runs on.");
 
-static PyObject *core_cpu(PyObject *module, PyObject *unused)
+static PyObject *core_cpu(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     int const cpu = sched_getcpu();
     return cpu < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(cpu);
 }
@@ -77,9 +71,8 @@ static PyObject *core_cpu(PyObject *module, PyObject *unused)
 PyDoc_STRVAR(core_cpuid_doc, "cpuid($module, leaf, subleaf, /)\n--\n\n"
                              "(eax, ebx, ecx, edx), or None where there is no such instruction.");
 
-static PyObject *core_cpuid(PyObject *module, PyObject *args)
+static PyObject *core_cpuid(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     unsigned int leaf, subleaf;
     uint32_t registers[4];
     if (!PyArg_ParseTuple(args, "II:cpuid", &leaf, &subleaf))

@@ -64,9 +64,8 @@ static PyObject *list_of_names(const char *const *names)
 
 PyDoc_STRVAR(core_kernels_doc, "kernels($module)\n--\n\nNames of the kernels and of their parameters.");
 
-static PyObject *core_kernels(PyObject *module, PyObject *unused)
+static PyObject *core_kernels(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    (void)module, (void)unused;
     PyObject *result = PyDict_New();
     for (size_t i = 0; result && i < KERNELS; i++)
         result = dict_with(result, kernels[i]->name, list_of_names(kernels[i]->parameters));

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-/* -- Data ---- */
+/* -- Data -------------------------------------------------------------------------------------------- */
 
 int mapping_check_open(const Mapping *self)
 {
@@ -94,11 +94,11 @@ int request_check(const struct tlb_region_request *request)
     return -1;
 }
 
-/* -- Life cycle --------------------------------------------------------------------------------- */
+/* -- Life cycle -------------------------------------------------------------------------------------- */
 
-static PyObject *Mapping_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+/* A subclass has parameters of its own. */
+static PyObject *Mapping_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
 {
-    (void)args, (void)keywords; /* a subclass has parameters of its own */
     return object_new(type);
 }
 
@@ -145,9 +145,8 @@ static void Mapping_dealloc(PyObject *object)
 PyDoc_STRVAR(Mapping_close_doc,
              "close($self)\n--\n\nGive the memory back; a second call does what an interrupted one left.");
 
-static PyObject *Mapping_close(PyObject *object, PyObject *unused)
+static PyObject *Mapping_close(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     Mapping *const self = (Mapping *)object;
     bool const ours = self->owner == getpid();
     Py_ssize_t const users = ours ? mapping_take(self) : 0;
@@ -166,7 +165,7 @@ static PyObject *Mapping_close(PyObject *object, PyObject *unused)
     return none_or_raise(status); /* what is left is given back when the object goes */
 }
 
-/* -- Methods ------------------------------------------------------------------------------------ */
+/* -- Methods ----------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(Mapping_advise_doc, "advise($self, advice, /)\n--\n\nmadvise(2) for all of it.");
 
@@ -202,7 +201,7 @@ static PyObject *Mapping_touch(PyObject *object, PyObject *args)
     return PyLong_FromUnsignedLongLong(faults);
 }
 
-static PyObject *mapping_work(Mapping *self, int (*work)(struct tlb_region *, const struct tlb_poll *))
+static PyObject *mapping_work(Mapping *self, int (*work)(const struct tlb_region *, const struct tlb_poll *))
 {
     if (mapping_acquire(self) < 0)
         return NULL;
@@ -216,17 +215,15 @@ static PyObject *mapping_work(Mapping *self, int (*work)(struct tlb_region *, co
 
 PyDoc_STRVAR(Mapping_populate_doc, "populate($self)\n--\n\nFault every page in through the kernel.");
 
-static PyObject *Mapping_populate(PyObject *object, PyObject *unused)
+static PyObject *Mapping_populate(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return mapping_work((Mapping *)object, tlb_region_populate);
 }
 
 PyDoc_STRVAR(Mapping_collapse_doc, "collapse($self)\n--\n\nMADV_COLLAPSE: huge pages of what is there.");
 
-static PyObject *Mapping_collapse(PyObject *object, PyObject *unused)
+static PyObject *Mapping_collapse(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     return mapping_work((Mapping *)object, tlb_region_collapse);
 }
 
@@ -292,44 +289,40 @@ static int Mapping_getbuffer(PyObject *object, Py_buffer *view, int flags)
     return -1;
 }
 
-static void Mapping_releasebuffer(PyObject *object, Py_buffer *view)
+static void Mapping_releasebuffer(PyObject *object, Py_buffer *Py_UNUSED(view))
 {
-    (void)view;
     ((Mapping *)object)->users--;
 }
 
-static PyObject *Mapping_get_address(PyObject *object, void *unused)
+static PyObject *Mapping_get_address(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     const Mapping *const self = (Mapping *)object;
     if (mapping_check_open(self) < 0)
         return NULL;
     return PyLong_FromVoidPtr(self->region.base);
 }
 
-static PyObject *Mapping_get_mapped_bytes(PyObject *object, void *unused)
+static PyObject *Mapping_get_mapped_bytes(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     const Mapping *const self = (Mapping *)object;
     return PyLong_FromSize_t(self->open ? self->region.size : 0);
 }
 
-static PyObject *Mapping_get_base_page(PyObject *object, void *unused)
+static PyObject *Mapping_get_base_page(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
-    return PyLong_FromSize_t(((Mapping *)object)->region.base_page);
+    const Mapping *const self = (Mapping *)object;
+    return PyLong_FromSize_t(self->open ? self->region.base_page : 0);
 }
 
-static PyObject *Mapping_get_closed(PyObject *object, void *unused)
+static PyObject *Mapping_get_closed(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     return PyBool_FromLong(!((Mapping *)object)->open);
 }
 
 static PyGetSetDef Mapping_getset[] = {
     {"address", Mapping_get_address, NULL, "Address of the first byte.", NULL},
     {"mapped_bytes", Mapping_get_mapped_bytes, NULL, "Bytes mapped: whole pages; 0 once closed.", NULL},
-    {"base_page", Mapping_get_base_page, NULL, "Bytes of the base page.", NULL},
+    {"base_page", Mapping_get_base_page, NULL, "Bytes of the base page; 0 once closed.", NULL},
     {"closed", Mapping_get_closed, NULL, "Whether the memory was given back.", NULL},
     {0},
 };

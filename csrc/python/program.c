@@ -1,20 +1,18 @@
 /* Somebody else's program: see csrc/program.c. */
 #include "bridge.h"
 
-/* Pointers to the bytes of a sequence, which must outlive them; NULL with an exception set. */
-static char **strings_of(PyObject *sequence)
+/* Pointers to the bytes of a tuple, which must outlive them; NULL with an exception set. */
+static char **strings_of(PyObject *tuple)
 {
-    Py_ssize_t const count = PySequence_Size(sequence);
-    char **const strings = count < 0 ? NULL : PyMem_Calloc((size_t)count + 1, sizeof *strings);
-    if (!strings && count >= 0)
+    Py_ssize_t const count = PyTuple_Size(tuple);
+    char **const strings = PyMem_Calloc((size_t)count + 1, sizeof *strings);
+    if (!strings)
         PyErr_NoMemory();
-    for (Py_ssize_t i = 0; strings && i < count; i++) {
-        PyObject *const item = PyTuple_GetItem(sequence, i);
-        if (!item || PyBytes_AsStringAndSize(item, &strings[i], NULL) < 0) {
+    for (Py_ssize_t i = 0; strings && i < count; i++)
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(tuple, i), &strings[i], NULL) < 0) {
             PyMem_Free(strings);
             return NULL;
         }
-    }
     return strings;
 }
 
@@ -22,9 +20,8 @@ PyDoc_STRVAR(core_program_launch_doc,
              "program_launch($module, paths, arguments, environment, streams, thp, go, report, /)\n--\n\n"
              "Make the process of a program, which waits for program_go; its number.");
 
-static PyObject *core_program_launch(PyObject *module, PyObject *args)
+static PyObject *core_program_launch(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     PyObject *tuples[3];
     char **strings[3] = {NULL, NULL, NULL};
     struct tlb_program program;
@@ -67,9 +64,8 @@ static const struct number start_numbers[] = {
 PyDoc_STRVAR(core_program_go_doc, "program_go($module, go, report, /)\n--\n\n"
                                   "Let it go; what it said before it began, or why it could not.");
 
-static PyObject *core_program_go(PyObject *module, PyObject *args)
+static PyObject *core_program_go(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     int go, report, status;
     struct tlb_start start;
     if (!PyArg_ParseTuple(args, "ii:program_go", &go, &report))
@@ -80,30 +76,25 @@ static PyObject *core_program_go(PyObject *module, PyObject *args)
     return status < 0 ? raise_status(status) : dict_with_numbers(PyDict_New(), start_numbers, &start);
 }
 
+static PyObject *do_with(PyObject *args, const char *format, int (*work)(pid_t pid))
+{
+    int pid;
+    return PyArg_ParseTuple(args, format, &pid) ? none_or_raise(work(pid)) : NULL;
+}
+
 PyDoc_STRVAR(core_program_trace_doc, "program_trace($module, pid, /)\n--\n\n"
                                      "From now on it stops before it exits, for this thread to resume it.");
 
-static PyObject *core_program_trace(PyObject *module, PyObject *args)
+static PyObject *core_program_trace(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
-    int pid;
-    if (!PyArg_ParseTuple(args, "i:program_trace", &pid))
-        return NULL;
-    int const status = tlb_program_trace(pid);
-    return none_or_raise(status);
+    return do_with(args, "i:program_trace", tlb_program_trace);
 }
 
-PyDoc_STRVAR(core_program_resume_doc, "program_resume($module, pid, /)\n--\n\n"
-                                      "Let it exit.");
+PyDoc_STRVAR(core_program_resume_doc, "program_resume($module, pid, /)\n--\n\nLet it exit.");
 
-static PyObject *core_program_resume(PyObject *module, PyObject *args)
+static PyObject *core_program_resume(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
-    int pid;
-    if (!PyArg_ParseTuple(args, "i:program_resume", &pid))
-        return NULL;
-    int const status = tlb_program_resume(pid);
-    return none_or_raise(status);
+    return do_with(args, "i:program_resume", tlb_program_resume);
 }
 
 PyDoc_STRVAR(core_program_wait_doc,
@@ -111,9 +102,8 @@ PyDoc_STRVAR(core_program_wait_doc,
              "Wait: (True, ns) when it has ended and is to be reaped, (False, ns) when "
              "it stops before its exit.");
 
-static PyObject *core_program_wait(PyObject *module, PyObject *args)
+static PyObject *core_program_wait(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    (void)module;
     int pid, status;
     enum tlb_ending event;
     uint64_t ns;

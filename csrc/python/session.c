@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-/* -- Data --------------------------------------------------------------------------------------- */
+/* -- Data -------------------------------------------------------------------------------------------- */
 
 enum { PARTS_MOST = 16 };
 
@@ -83,7 +83,7 @@ static int session_begin(Session *self)
     return 0;
 }
 
-/* -- Life cycle --------------------------------------------------------------------------------- */
+/* -- Life cycle -------------------------------------------------------------------------------------- */
 
 static int part_parse(struct part *part, core_state *state, PyObject *given)
 {
@@ -190,9 +190,8 @@ static void Session_dealloc(PyObject *object)
 
 PyDoc_STRVAR(Session_close_doc, "close($self)\n--\n\nLet the mappings go. A second call does nothing.");
 
-static PyObject *Session_close(PyObject *object, PyObject *unused)
+static PyObject *Session_close(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     Session *const self = (Session *)object;
     if (turn_take(&self->turn, "session") < 0)
         return NULL;
@@ -201,7 +200,7 @@ static PyObject *Session_close(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* -- Methods ------------------------------------------------------------------------------------ */
+/* -- Methods ----------------------------------------------------------------------------------------- */
 
 static int part_pass(struct part *part, const struct tlb_poll *poll)
 {
@@ -213,9 +212,8 @@ static int part_pass(struct part *part, const struct tlb_poll *poll)
 PyDoc_STRVAR(Session_pass_over_doc, "pass_over($self)\n--\n\n"
                                     "One untimed pass: read every page in use once, in address order.");
 
-static PyObject *Session_pass_over(PyObject *object, PyObject *unused)
+static PyObject *Session_pass_over(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     Session *const self = (Session *)object;
     if (session_begin(self) < 0)
         return NULL;
@@ -245,9 +243,8 @@ PyDoc_STRVAR(Session_verify_doc,
              "verify($self)\n--\n\n"
              "Walk a lap of each part; the accesses that it took, 0 if it did not close.");
 
-static PyObject *Session_verify(PyObject *object, PyObject *unused)
+static PyObject *Session_verify(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    (void)unused;
     Session *const self = (Session *)object;
     uint64_t found[PARTS_MOST] = {0};
     if (session_check_verifiable(self) < 0 || session_begin(self) < 0)
@@ -262,169 +259,8 @@ static PyObject *Session_verify(PyObject *object, PyObject *unused)
     return status < 0 ? raise_status(status) : tuple_of(found, self->count);
 }
 
-/* One field of every slice, as an int64 array (runs, slices). */
-static PyObject *field_array(const struct tlb_slice *slices, npy_intp runs, npy_intp count, size_t field)
+static PyObject *Session_get_laps(PyObject *object, void *Py_UNUSED(unused))
 {
-    PyObject *const array = PyArray_SimpleNew(2, ((npy_intp[]){runs, count}), NPY_INT64);
-    if (!array)
-        return NULL;
-    npy_int64 *const values = PyArray_DATA((PyArrayObject *)array);
-    for (npy_intp i = 0; i < runs * count; i++)
-        values[i] = (npy_int64) * (const uint64_t *)((const char *)&slices[i] + field);
-    return array;
-}
-
-static PyObject *measure_result(const struct tlb_slice *out, const uint64_t *witness, npy_intp runs,
-                                npy_intp count)
-{
-    static const struct number fields[] = {
-        {"ns", offsetof(struct tlb_slice, ns)},
-        {"cpu_ns", offsetof(struct tlb_slice, cpu_ns)},
-        {"minor", offsetof(struct tlb_slice, minor)},
-        {"major", offsetof(struct tlb_slice, major)},
-        {"switches", offsetof(struct tlb_slice, switches)},
-        {0},
-    };
-    npy_intp const witnesses = count + 1;
-    PyObject *result = dict_with(PyDict_New(), "witness_ns", array_of(witness, 1, &witnesses));
-    for (const struct number *field = fields; result && field->name; field++)
-        result = dict_with(result, field->name, field_array(out, runs, count, field->offset));
-    return result;
-}
-
-static int read_accesses(uint64_t *accesses, PyObject *given, Py_ssize_t count)
-{
-    if (PyTuple_Size(given) != count) {
-        PyErr_Format(PyExc_ValueError, "accesses must have one number for each of the %zd parts", count);
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        accesses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
-        if (PyErr_Occurred())
-            return -1;
-        if (accesses[i] == 0) {
-            PyErr_SetString(PyExc_ValueError, "accesses must be at least 1");
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static PyObject *session_measure(Session *self, const uint64_t *accesses, Py_ssize_t slices,
-                                 struct tlb_slice *out, uint64_t *witness,
-                                 const struct tlb_counting *counting)
-{
-    struct tlb_run *runs[PARTS_MOST];
-    for (Py_ssize_t i = 0; i < self->count; i++)
-        runs[i] = &self->parts[i].run;
-    if (session_begin(self) < 0)
-        return NULL;
-    struct gil_poll gil;
-    gil_release(&gil);
-    int const status =
-        tlb_measure(runs, accesses, (size_t)self->count, (uint64_t)slices, out, witness, counting, &gil.poll);
-    gil_acquire(&gil);
-    turn_end(&self->turn);
-    return status < 0 ? raise_status(status) : measure_result(out, witness, self->count, slices);
-}
-
-/* -- What is counted around the slices ---------------------------------------------------------- */
-
-enum { GROUPS_MOST = 32 };
-
-struct counted_groups {
-    CounterGroup *object[GROUPS_MOST];
-    struct tlb_counters *counters[GROUPS_MOST];
-    Py_ssize_t count;
-};
-
-static int groups_parse(struct counted_groups *groups, core_state *state, PyObject *given)
-{
-    Py_ssize_t const count = PyTuple_Size(given);
-    if (count > GROUPS_MOST) {
-        PyErr_Format(PyExc_ValueError, "at most %d groups are counted, not %zd", GROUPS_MOST, count);
-        return -1;
-    }
-    for (groups->count = 0; groups->count < count; groups->count++) {
-        PyObject *const object = PyTuple_GetItem(given, groups->count);
-        if (!PyObject_TypeCheck(object, state->group_type)) {
-            PyErr_SetString(PyExc_TypeError, "groups must be a tuple of CounterGroup");
-            return -1;
-        }
-        groups->object[groups->count] = (CounterGroup *)object;
-        groups->counters[groups->count] = &groups->object[groups->count]->counters;
-    }
-    return 0;
-}
-
-static PyObject *session_count(Session *self, const uint64_t *accesses, Py_ssize_t slices,
-                               struct tlb_slice *out, uint64_t *witness, const struct counted_groups *groups)
-{
-    struct tlb_counting counting = {.groups = groups->counters, .count = (size_t)groups->count};
-    size_t const width = tlb_counting_width(&counting);
-    uint64_t *const rows = PyMem_Calloc((size_t)(self->count * slices) + 1, width * sizeof(*rows));
-    if (!rows)
-        return PyErr_NoMemory();
-    counting.rows = rows;
-    counting.cost = rows + (size_t)(self->count * slices) * width;
-    PyObject *result = session_measure(self, accesses, slices, out, witness, &counting);
-    npy_intp const shape[] = {self->count, slices, (npy_intp)width};
-    if (result)
-        result = dict_with(result, "counted", array_of(rows, 3, shape));
-    PyMem_Free(rows);
-    return result;
-}
-
-static PyObject *session_measure_groups(Session *self, const uint64_t *accesses, Py_ssize_t slices,
-                                        struct tlb_slice *out, uint64_t *witness,
-                                        const struct counted_groups *groups)
-{
-    if (groups->count == 0)
-        return session_measure(self, accesses, slices, out, witness, NULL);
-    Py_ssize_t held = 0; /* no group twice, which has one turn */
-    while (held < groups->count && group_hold(groups->object[held]) == 0)
-        held++;
-    PyObject *const result =
-        held == groups->count ? session_count(self, accesses, slices, out, witness, groups) : NULL;
-    while (held-- > 0)
-        group_let_go(groups->object[held]);
-    return result;
-}
-
-PyDoc_STRVAR(Session_measure_doc,
-             "measure($self, accesses, slices, groups=(), /)\n--\n\n"
-             "Time slices of the parts in turn: int64 arrays (parts, slices), witness_ns (slices + 1,); with "
-             "groups also counted (parts, slices, columns): of each group its enabled_ns, its running_ns and "
-             "its values, all 0 where it had no turn.");
-
-static PyObject *Session_measure(PyObject *object, PyObject *args)
-{
-    Session *const self = (Session *)object;
-    PyObject *given, *counters = NULL, *result = NULL;
-    Py_ssize_t slices;
-    uint64_t accesses[PARTS_MOST];
-    struct counted_groups groups = {.count = 0};
-    if (!PyArg_ParseTuple(args, "O!n|O!:measure", &PyTuple_Type, &given, &slices, &PyTuple_Type, &counters))
-        return NULL;
-    if (slices < 1 || slices > 1 << 24)
-        return PyErr_Format(PyExc_ValueError, "slices must be from 1 to 2**24, not %zd", slices);
-    if (read_accesses(accesses, given, self->count) < 0 ||
-        (counters && groups_parse(&groups, PyType_GetModuleState(Py_TYPE(object)), counters) < 0))
-        return NULL;
-    struct tlb_slice *const out = PyMem_Calloc((size_t)(self->count * slices), sizeof(*out));
-    uint64_t *const witness = PyMem_Calloc((size_t)slices + 1, sizeof(*witness));
-    if (out && witness)
-        result = session_measure_groups(self, accesses, slices, out, witness, &groups);
-    else
-        PyErr_NoMemory();
-    PyMem_Free(out);
-    PyMem_Free(witness);
-    return result;
-}
-
-static PyObject *Session_get_laps(PyObject *object, void *unused)
-{
-    (void)unused;
     const Session *const self = (Session *)object;
     uint64_t laps[PARTS_MOST];
     for (Py_ssize_t i = 0; i < self->count; i++)
@@ -446,9 +282,8 @@ static PyObject *counts_tuple(const Session *self)
     return counts;
 }
 
-static PyObject *Session_get_counts(PyObject *object, void *unused)
+static PyObject *Session_get_counts(PyObject *object, void *Py_UNUSED(unused))
 {
-    (void)unused;
     Session *const self = (Session *)object;
     if (turn_take(&self->turn, "session") < 0)
         return NULL;
@@ -456,6 +291,161 @@ static PyObject *Session_get_counts(PyObject *object, void *unused)
     turn_end(&self->turn);
     return counts;
 }
+
+/* -- Measuring --------------------------------------------------------------------------------------- */
+
+enum { GROUPS_MOST = 32 };
+
+/* What is asked for, and where the results go. */
+struct measuring {
+    uint64_t accesses[PARTS_MOST];
+    npy_intp slices;
+    CounterGroup *group[GROUPS_MOST];
+    struct tlb_counters *counters[GROUPS_MOST];
+    struct tlb_counting counting; /* of these groups, which may be none */
+    struct tlb_slice *out;
+    uint64_t *witness;
+};
+
+static int read_accesses(uint64_t *accesses, PyObject *given, Py_ssize_t count)
+{
+    if (PyTuple_Size(given) != count) {
+        PyErr_Format(PyExc_ValueError, "accesses must have one number for each of the %zd parts", count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        accesses[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(given, i));
+        if (PyErr_Occurred())
+            return -1;
+        if (accesses[i] == 0) {
+            PyErr_SetString(PyExc_ValueError, "accesses must be at least 1");
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int read_groups(struct measuring *m, PyObject *given, PyTypeObject *type)
+{
+    size_t const count = (size_t)PyTuple_Size(given);
+    if (count > GROUPS_MOST) {
+        PyErr_Format(PyExc_ValueError, "at most %d groups are counted, not %zu", GROUPS_MOST, count);
+        return -1;
+    }
+    for (size_t g = 0; g < count; g++) {
+        PyObject *const object = PyTuple_GetItem(given, (Py_ssize_t)g);
+        if (!PyObject_TypeCheck(object, type)) {
+            PyErr_SetString(PyExc_TypeError, "groups must be a tuple of CounterGroup");
+            return -1;
+        }
+        m->group[g] = (CounterGroup *)object;
+        m->counters[g] = &m->group[g]->counters;
+    }
+    m->counting = (struct tlb_counting){.groups = m->counters, .count = count};
+    return 0;
+}
+
+static int measuring_allocate(struct measuring *m, size_t parts)
+{
+    size_t const width = tlb_counting_width(&m->counting), slices = parts * (size_t)m->slices;
+    m->out = PyMem_Calloc(slices, sizeof(*m->out));
+    m->witness = PyMem_Calloc((size_t)m->slices + 1, sizeof(*m->witness));
+    m->counting.rows = PyMem_Calloc(slices + 1, width * sizeof(*m->counting.rows));
+    if (!m->out || !m->witness || !m->counting.rows) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    m->counting.cost = m->counting.rows + slices * width;
+    return 0;
+}
+
+static void measuring_free(struct measuring *m)
+{
+    PyMem_Free(m->out);
+    PyMem_Free(m->witness);
+    PyMem_Free(m->counting.rows);
+}
+
+/* One field of every slice, as an int64 array (parts, slices). */
+static PyObject *field_array(const struct measuring *m, npy_intp parts, size_t offset)
+{
+    PyObject *const array = PyArray_SimpleNew(2, ((npy_intp[]){parts, m->slices}), NPY_INT64);
+    if (!array)
+        return NULL;
+    npy_int64 *const values = PyArray_DATA((PyArrayObject *)array);
+    for (npy_intp i = 0; i < parts * m->slices; i++)
+        values[i] = (npy_int64) * (const uint64_t *)((const char *)&m->out[i] + offset);
+    return array;
+}
+
+static PyObject *measuring_result(const struct measuring *m, npy_intp parts)
+{
+    static const struct number fields[] = {
+        {"ns", offsetof(struct tlb_slice, ns)},
+        {"cpu_ns", offsetof(struct tlb_slice, cpu_ns)},
+        {"minor", offsetof(struct tlb_slice, minor)},
+        {"major", offsetof(struct tlb_slice, major)},
+        {"switches", offsetof(struct tlb_slice, switches)},
+        {0},
+    };
+    npy_intp const witnesses = m->slices + 1;
+    npy_intp const rows[] = {parts, m->slices, (npy_intp)tlb_counting_width(&m->counting)};
+    PyObject *result = dict_with(PyDict_New(), "witness_ns", array_of(m->witness, 1, &witnesses));
+    for (const struct number *field = fields; result && field->name; field++)
+        result = dict_with(result, field->name, field_array(m, parts, field->offset));
+    if (m->counting.count)
+        result = dict_with(result, "counted", array_of(m->counting.rows, 3, rows));
+    return result;
+}
+
+static PyObject *session_measure(Session *self, struct measuring *m)
+{
+    struct tlb_run *runs[PARTS_MOST];
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        runs[i] = &self->parts[i].run;
+    if (session_begin(self) < 0)
+        return NULL;
+    struct gil_poll gil;
+    gil_release(&gil);
+    int const status = tlb_measure(runs, m->accesses, (size_t)self->count, (uint64_t)m->slices, m->out,
+                                   m->witness, m->counting.count ? &m->counting : NULL, &gil.poll);
+    gil_acquire(&gil);
+    turn_end(&self->turn);
+    return status < 0 ? raise_status(status) : measuring_result(m, self->count);
+}
+
+PyDoc_STRVAR(Session_measure_doc,
+             "measure($self, accesses, slices, groups=(), /)\n--\n\n"
+             "Time slices of the parts in turn: int64 arrays (parts, slices), witness_ns (slices + 1,); with "
+             "groups also counted (parts, slices, columns): of each group its enabled_ns, its running_ns and "
+             "its values, all 0 where it had no turn.");
+
+static PyObject *Session_measure(PyObject *object, PyObject *args)
+{
+    Session *const self = (Session *)object;
+    const core_state *const state = PyType_GetModuleState(Py_TYPE(object));
+    PyObject *accesses, *groups = NULL, *result = NULL;
+    struct measuring m = {0};
+    size_t held = 0; /* no group twice: it has one turn */
+    if (!PyArg_ParseTuple(args, "O!n|O!:measure", &PyTuple_Type, &accesses, &m.slices, &PyTuple_Type,
+                          &groups))
+        return NULL;
+    if (m.slices < 1 || m.slices > 1 << 24)
+        return PyErr_Format(PyExc_ValueError, "slices must be from 1 to 2**24, not %zd", m.slices);
+    if (read_accesses(m.accesses, accesses, self->count) < 0 ||
+        (groups && read_groups(&m, groups, state->group_type) < 0))
+        return NULL;
+    while (held < m.counting.count && group_hold(m.group[held]) == 0)
+        held++;
+    if (held == m.counting.count && measuring_allocate(&m, (size_t)self->count) == 0)
+        result = session_measure(self, &m);
+    measuring_free(&m);
+    while (held-- > 0)
+        group_let_go(m.group[held]);
+    return result;
+}
+
+/* -- Type -------------------------------------------------------------------------------------------- */
 
 static PyGetSetDef Session_getset[] = {
     {"counts", Session_get_counts, NULL, "(expected, found) of all accesses of each part, warming included.",
