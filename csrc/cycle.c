@@ -171,7 +171,7 @@ static inline uint64_t draw(struct draws *draws, uint64_t i)
 
 static inline int ask_at(uint64_t i, const struct tlb_poll *poll)
 {
-    return i % NODES_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0;
+    return tlb_ask_at(i, NODES_BETWEEN_POLLS, poll);
 }
 
 static void rewind_places(struct buckets *b)
@@ -181,29 +181,23 @@ static void rewind_places(struct buckets *b)
 
 static int size_buckets(struct buckets *b, const struct tlb_poll *poll)
 {
-    int status;
+    int status = 0;
     struct draws draws = draws_begin(b);
-    for (uint64_t i = 0; i < b->count; i++) {
-        if ((status = ask_at(i, poll)) < 0)
-            return status;
+    for (uint64_t i = 0; i < b->count && (status = ask_at(i, poll)) == 0; i++)
         b->start[draw(&draws, i) + 1]++;
-    }
     for (uint64_t k = 0; k < b->buckets; k++)
         b->start[k + 1] += b->start[k];
-    return 0;
+    return status;
 }
 
 static inline int fill(struct buckets *b, size_t width, const struct tlb_poll *poll)
 {
-    int status;
+    int status = 0;
     struct draws draws = draws_begin(b);
     rewind_places(b);
-    for (uint64_t i = 0; i < b->count; i++) {
-        if ((status = ask_at(i, poll)) < 0)
-            return status;
+    for (uint64_t i = 0; i < b->count && (status = ask_at(i, poll)) == 0; i++)
         put(b->lists, b->place[draw(&draws, i)]++, i, width);
-    }
-    return 0;
+    return status;
 }
 
 /* A random ring of one list: S. Sattolo, An algorithm to generate a random cyclic permutation, Information
@@ -251,29 +245,23 @@ static inline int order(struct buckets *b, size_t width, const struct tlb_poll *
 
 static inline int gather(struct buckets *b, size_t width, const struct tlb_poll *poll)
 {
-    int status;
+    int status = 0;
     struct draws draws = draws_begin(b);
     rewind_places(b);
-    for (uint64_t i = 0; i < b->count; i++) {
-        if ((status = ask_at(i, poll)) < 0)
-            return status;
+    for (uint64_t i = 0; i < b->count && (status = ask_at(i, poll)) == 0; i++)
         put(b->next, i, get(b->lists, b->place[draw(&draws, i)]++, width), width);
-    }
-    return 0;
+    return status;
 }
 
 /* Ascending: the list of successors ends where the last node does, so no node reaches its unread part. */
 static inline int expand(const struct buckets *b, const struct tlb_nodes *nodes, size_t width,
                          const struct tlb_poll *poll)
 {
-    int status;
+    int status = 0;
     struct tlb_nodes const at = *nodes; /* a copy that the stores cannot alias */
-    for (uint64_t i = 0; i < at.count; i++) {
-        if ((status = ask_at(i, poll)) < 0)
-            return status;
+    for (uint64_t i = 0; i < at.count && (status = ask_at(i, poll)) == 0; i++)
         link_node(&at, i, get(b->next, i, width));
-    }
-    return 0;
+    return status;
 }
 
 /* Always inlined, so that each width has its own tight loops. */
@@ -311,14 +299,11 @@ static int link_by_buckets(const struct tlb_nodes *nodes, uint64_t seed, void *l
 
 static int link_in_place(const struct tlb_nodes *nodes, uint64_t seed, const struct tlb_poll *poll)
 {
-    int status;
+    int status = 0;
     struct tlb_random random = tlb_random_seeded(seed);
-    for (uint64_t i = 0; i < nodes->count; i++) {
-        if ((status = ask_at(i, poll)) < 0)
-            return status;
+    for (uint64_t i = 0; i < nodes->count && (status = ask_at(i, poll)) == 0; i++)
         link_node(nodes, i, i);
-    }
-    for (uint64_t i = nodes->count - 1; i > 0; i--) {
+    for (uint64_t i = nodes->count - 1; i > 0 && status == 0; i--) {
         if ((status = ask_at(i, poll)) < 0)
             return status;
         void **const here = (void **)tlb_node(nodes, i);
@@ -327,7 +312,7 @@ static int link_in_place(const struct tlb_nodes *nodes, uint64_t seed, const str
         *here = *there;
         *there = swapped;
     }
-    return 0;
+    return status;
 }
 
 /* -- The cycle ------------------------------------------------------------------------------------------ */

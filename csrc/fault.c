@@ -3,7 +3,7 @@
  * and undone in a process of its own, whose memory starts fresh and whose end takes everything with it.
  *
  * Not a kernel: a page can be touched for the first time only once, and forks and files are no loops over
- * memory. The clock is that of measure.c.
+ * memory. The clock is that of clock.c.
  */
 #include "tlbprobe.h"
 

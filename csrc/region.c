@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -103,7 +102,7 @@ int tlb_region_map(struct tlb_region *region, const struct tlb_region_request *r
     return 0;
 }
 
-int tlb_region_advise(struct tlb_region *region, int advice)
+int tlb_region_advise(const struct tlb_region *region, int advice)
 {
     return madvise(region->base, region->size, advice) < 0 ? -errno : 0;
 }
@@ -126,12 +125,6 @@ int tlb_region_unmap(struct tlb_region *region, const struct tlb_poll *poll)
 
 /* -- Populating ------------------------------------------------------------------------------------------ */
 
-static uint64_t minor_faults(void)
-{
-    struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) < 0 ? 0 : (uint64_t)usage.ru_minflt;
-}
-
 static void shuffle(uint32_t *order, size_t count, struct tlb_random *random)
 {
     for (size_t i = 0; i < count; i++) {
@@ -143,10 +136,10 @@ static void shuffle(uint32_t *order, size_t count, struct tlb_random *random)
 
 static uint64_t touch_pages(char *base, size_t page, const uint32_t *order, size_t count)
 {
-    uint64_t const before = minor_faults();
+    uint64_t const before = tlb_clock_usage().minor;
     for (size_t i = 0; i < count; i++)
         *(volatile char *)(base + order[i] * page) = 1; /* not zero: zero pages may be reclaimed */
-    return minor_faults() - before;
+    return tlb_clock_usage().minor - before;
 }
 
 /* The faults are counted without those of whoever is asked in between: they tell the size of the pages. */
@@ -162,7 +155,7 @@ static int touch_window(char *base, size_t page, const uint32_t *order, size_t c
     return 0;
 }
 
-int tlb_region_touch(struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
+int tlb_region_touch(const struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
                      const struct tlb_poll *poll)
 {
     size_t const page = region->base_page, pages = region->size / page;
@@ -199,7 +192,7 @@ static int populate_by_read(char *base, size_t size, size_t page)
     return status;
 }
 
-int tlb_region_populate(struct tlb_region *region, const struct tlb_poll *poll)
+int tlb_region_populate(const struct tlb_region *region, const struct tlb_poll *poll)
 {
     size_t const chunk = chunk_of(region);
     for (size_t at = 0; at < region->size; at += chunk) {
@@ -230,7 +223,7 @@ static int collapse_chunk(char *base, size_t size, const struct tlb_poll *poll)
     return 0;
 }
 
-int tlb_region_collapse(struct tlb_region *region, const struct tlb_poll *poll)
+int tlb_region_collapse(const struct tlb_region *region, const struct tlb_poll *poll)
 {
     size_t const chunk = chunk_of(region);
     for (size_t at = 0; at < region->size; at += chunk) {
@@ -245,14 +238,11 @@ int tlb_region_collapse(struct tlb_region *region, const struct tlb_poll *poll)
 
 int tlb_region_pass(const struct tlb_region *region, size_t offset, size_t size, const struct tlb_poll *poll)
 {
-    int status;
+    int status = 0;
     size_t const pages = round_up(size, region->base_page) / region->base_page;
-    for (size_t i = 0; i < pages; i++) {
-        if ((status = i % PAGES_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0) < 0)
-            return status;
+    for (size_t i = 0; i < pages && (status = tlb_ask_at(i, PAGES_BETWEEN_POLLS, poll)) == 0; i++)
         (void)*(volatile char *)(region->base + offset + i * region->base_page);
-    }
-    return 0;
+    return status;
 }
 
 /* -- Proof: the PAGEMAP_SCAN ioctl of /proc/self/pagemap, Linux 6.7, needs no privilege. --------------- */

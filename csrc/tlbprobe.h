@@ -3,7 +3,8 @@
  *
  *   region.c    mappings: aligned, advised, populated, scanned for proof
  *   cycle.c     random single cycles over sets of node addresses
- *   measure.c   the only clock, the only slice loop, the core-clock witness
+ *   clock.c     the only clock, what the system counts of a thread, the core-clock witness
+ *   measure.c   the only slice loop
  *   child.c     work in a process of its own, and threads there
  *   touch.c     touches of pages, each with its own time, by one or more threads
  *   fault.c     what the first touch of a page costs, kind by kind
@@ -13,7 +14,7 @@
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
- *   _core.c     the bridge: the only file that knows Python and NumPy
+ *   python/     the bridge: the only files that know Python and NumPy
  *
  * Every function returns 0 or -errno unless it says otherwise. Nothing here is global, prints, exits,
  * or installs a signal handler; whoever calls owns all memory. Sizes are bytes, times are nanoseconds.
@@ -38,6 +39,45 @@ static inline int tlb_ask(const struct tlb_poll *poll)
 {
     return poll->ask ? poll->ask(poll->context) : 0;
 }
+
+/* Once in so many steps. */
+static inline int tlb_ask_at(uint64_t step, uint64_t every, const struct tlb_poll *poll)
+{
+    return step % every == 0 ? tlb_ask(poll) : 0;
+}
+
+/* -- Time: everything is timed by these functions of clock.c. ------------------------------------------ */
+
+uint64_t tlb_clock_ns(void);      /* CLOCK_MONOTONIC_RAW: no adjustment bends it */
+uint64_t tlb_clock_cpu_ns(void);  /* CPU time of this thread */
+void tlb_clock_wait(uint64_t ns); /* sleeps for so long, or until a signal comes */
+
+struct tlb_usage {         /* of this thread, since it began */
+    uint64_t minor, major; /* page faults */
+    uint64_t switches;     /* involuntary context switches */
+};
+
+struct tlb_usage tlb_clock_usage(void);
+
+enum { TLB_WITNESS_ADDS = 16384 }; /* dependent adds of one witness: one core cycle each */
+
+uint64_t tlb_clock_witness(void); /* the time of these, which no memory is needed for */
+
+/* One moment on three clocks: to check the first against the others. */
+struct tlb_moment {
+    uint64_t raw_ns;       /* the clock of every measurement */
+    uint64_t monotonic_ns; /* CLOCK_MONOTONIC, which the system may slew */
+    uint64_t ticks;        /* TSC or CNTVCT_EL0, 0 where there is none: ticks, never cycles */
+};
+
+void tlb_clock_moment(struct tlb_moment *moment);
+
+struct tlb_clock_cost {
+    double read_ns;   /* one read of the clock, the least of many */
+    uint64_t step_ns; /* the smallest step it was seen to make */
+};
+
+void tlb_clock_calibrate(struct tlb_clock_cost *cost);
 
 /* -- Regions: private anonymous memory under a page policy. ------------------------------------------ */
 
@@ -72,17 +112,17 @@ struct tlb_scan {
 int tlb_region_map(struct tlb_region *region, const struct tlb_region_request *request);
 
 /* Advice of madvise(2) for the whole region: before the first touch, or it changes nothing. */
-int tlb_region_advise(struct tlb_region *region, int advice);
+int tlb_region_advise(const struct tlb_region *region, int advice);
 
 /* Writes to every base page, in address order or shuffled within windows; counts the minor faults. */
-int tlb_region_touch(struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
+int tlb_region_touch(const struct tlb_region *region, bool shuffled, uint64_t seed, uint64_t *faults,
                      const struct tlb_poll *poll);
 
 /* Populates through the kernel: a shortage is -EFAULT or -ENOMEM, where a touch would be SIGBUS. */
-int tlb_region_populate(struct tlb_region *region, const struct tlb_poll *poll);
+int tlb_region_populate(const struct tlb_region *region, const struct tlb_poll *poll);
 
 /* Asks the kernel to make huge pages of what is there (MADV_COLLAPSE); success does not prove any. */
-int tlb_region_collapse(struct tlb_region *region, const struct tlb_poll *poll);
+int tlb_region_collapse(const struct tlb_region *region, const struct tlb_poll *poll);
 
 /* One untimed pass: one read of every base page of a range, in address order. */
 int tlb_region_pass(const struct tlb_region *region, size_t offset, size_t size, const struct tlb_poll *poll);
@@ -275,8 +315,6 @@ struct tlb_slice {
     uint64_t switches; /* involuntary context switches */
 };
 
-enum { TLB_WITNESS_ADDS = 16384 }; /* dependent adds of one witness: one core cycle each */
-
 /*
  * Times `slices` rounds; in each, one slice of accesses[r] accesses of every run r in turn. The result of
  * run r in round k is out[r * slices + k]; witness[k] is the time of the register-only loop before round k
@@ -287,24 +325,6 @@ enum { TLB_WITNESS_ADDS = 16384 }; /* dependent adds of one witness: one core cy
 int tlb_measure(struct tlb_run *const *runs, const uint64_t *accesses, size_t count, uint64_t slices,
                 struct tlb_slice *out, uint64_t *witness, const struct tlb_counting *counting,
                 const struct tlb_poll *poll);
-
-uint64_t tlb_clock_ns(void); /* CLOCK_MONOTONIC_RAW: no adjustment bends it */
-
-/* One moment on three clocks: to check the first against the others. */
-struct tlb_moment {
-    uint64_t raw_ns;       /* the clock of every measurement */
-    uint64_t monotonic_ns; /* CLOCK_MONOTONIC, which the system may slew */
-    uint64_t ticks;        /* TSC or CNTVCT_EL0, 0 where there is none: ticks, never cycles */
-};
-
-void tlb_clock_moment(struct tlb_moment *moment);
-
-struct tlb_clock_cost {
-    double read_ns;   /* one read of the clock, the least of many */
-    uint64_t step_ns; /* the smallest step it was seen to make */
-};
-
-void tlb_clock_calibrate(struct tlb_clock_cost *cost);
 
 /* -- Children: work in a process of its own, whose end takes everything with it. ---------------------- */
 

@@ -5,7 +5,6 @@
 #include "tlbprobe.h"
 
 #include <sched.h>
-#include <sys/resource.h>
 #include <time.h>
 
 enum { CALIBRATION = 1024 };
@@ -60,24 +59,16 @@ uint64_t tlb_clock_overhead(void)
     return tlb_median(ns, CALIBRATION);
 }
 
-static struct rusage thread_usage(void)
-{
-    struct rusage usage = {0};
-    getrusage(RUSAGE_THREAD, &usage);
-    return usage;
-}
-
 void tlb_faults_begin(struct tlb_faults *faults)
 {
-    struct rusage const usage = thread_usage();
-    *faults = (struct tlb_faults){(uint64_t)usage.ru_minflt, (uint64_t)usage.ru_majflt};
+    struct tlb_usage const usage = tlb_clock_usage();
+    *faults = (struct tlb_faults){usage.minor, usage.major};
 }
 
 void tlb_faults_end(struct tlb_faults *faults)
 {
-    struct rusage const usage = thread_usage();
-    *faults = (struct tlb_faults){(uint64_t)usage.ru_minflt - faults->minor,
-                                  (uint64_t)usage.ru_majflt - faults->major};
+    struct tlb_usage const usage = tlb_clock_usage();
+    *faults = (struct tlb_faults){usage.minor - faults->minor, usage.major - faults->major};
 }
 
 /* -- Threads ------------------------------------------------------------------------------------------- */

@@ -372,7 +372,32 @@ def test_a_group_in_use_cannot_be_closed():
         session.measure((100_000,), 1000, (counted,))
         thread.join()
         counted.close()
-    assert said == ["this CounterGroup is in use by a measurement"]
+    assert said == ["this CounterGroup is in use by another call"]
+
+
+def test_two_threads_on_one_group_give_one_result_and_errors():
+    """While it is measured with, nobody else starts, stops, reads or closes it."""
+    refused = []
+    with tp.Region("1MiB") as region, _core.Session([stride_part(region, 0, 256)]) as session:
+        counted = group(TASK_CLOCK)
+        names = ("enable", "disable", "reset", "read", "peek", "fileno", "close")
+
+        def use_it():
+            time.sleep(0.05)
+            for name in names:
+                try:
+                    getattr(counted, name)()
+                except RuntimeError as error:
+                    refused.append((name, str(error)))
+
+        thread = threading.Thread(target=use_it)
+        thread.start()
+        found = session.measure((100_000,), 1000, (counted,))
+        thread.join()
+        assert found["counted"].shape == (1, 1000, 3)
+        assert counted.read()[1] > 0
+        counted.close()
+    assert refused == [(name, "this CounterGroup is in use by another call") for name in names]
 
 
 def test_what_reading_costs_is_taken_away():
@@ -431,7 +456,7 @@ int measure(bool with, uint64_t slices)
 def order_of(compile_c, tmp_path, fails_at):
     source = tmp_path / f"order{fails_at}.c"
     source.write_text(ORDER.replace("FAILS_AT", str(fails_at)))
-    library = compile_c(CSRC / "measure.c", source)
+    library = compile_c(CSRC / "measure.c", CSRC / "clock.c", source)
 
     def measure(counting, slices):
         status = library.measure(counting, ctypes.c_uint64(slices))

@@ -534,7 +534,6 @@ CORE |= {"count": 16, "block": 1, "chunk": BASE, "after": False, "order": None, 
         {"threads": 0, "cpus": ()},
         {"threads": 65, "cpus": (-1,) * 65},
         {"threads": 2},
-        {"cpus": [-1]},
         {"size": 0},
         {"size": 16 * BASE + 1},
         {"page": 32 * BASE},
@@ -550,8 +549,43 @@ CORE |= {"count": 16, "block": 1, "chunk": BASE, "after": False, "order": None, 
     ],
 )
 def test_the_compiled_part_checks_for_itself(changes):
-    with pytest.raises(ValueError, match=r"fit|order|cpus|deep"):
+    with pytest.raises(ValueError, match=r"fit|order|cpus|deep|out of range"):
         _core.fault("write", **{**CORE, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"size": 1.5}, TypeError, "fault(): size=1.5 must be an integer"),
+        ({"size": 1 << 70}, ValueError, f"fault(): size={1 << 70} is out of range, 1 to {sys.maxsize}"),
+        ({"step": -1}, ValueError, f"fault(): step=-1 is out of range, 1 to {sys.maxsize}"),
+        ({"fd": 1 << 31}, ValueError, f"fault(): fd={1 << 31} is out of range, -1 to {(1 << 31) - 1}"),
+        ({"huge_shift": 41}, ValueError, "fault(): huge_shift=41 is out of range, 0 to 40"),
+        ({"cpus": [-1]}, TypeError, "fault(): cpus=[-1] must be a tuple"),
+        ({"cpus": (-1, -1)}, ValueError, "cpus must have 1 numbers, one for each thread, and not 2"),
+        ({"sparse": True}, TypeError, "fault() has no argument 'sparse'"),
+        ({"kind": "write"}, TypeError, "fault(): kind is given twice"),
+    ],
+)
+def test_errors_of_the_compiled_part_name_the_parameter(changes, error, said):
+    with pytest.raises(error, match=f"^{re.escape(said)}$"):
+        _core.fault("write", **{**CORE, **changes})
+
+
+def test_arguments_of_the_compiled_part():
+    optional = {"huge_shift", "piece"}
+    for name in CORE.keys() - optional:
+        less = {other: value for other, value in CORE.items() if other != name}
+        with pytest.raises(TypeError, match=rf"fault\(\) needs the argument '{name}'"):
+            _core.fault("write", **less)
+    with pytest.raises(TypeError, match="needs the argument 'kind'"):
+        _core.fault(**CORE)
+    with pytest.raises(TypeError, match=r"kind=1 must be a string"):
+        _core.fault(1, **CORE)
+    with pytest.raises(TypeError, match=r"takes one positional argument, not 2"):
+        _core.fault("write", 1, **CORE)
+    found = _core.fault(kind="write", **{name: CORE[name] for name in CORE.keys() - optional})
+    assert found["ns"].size == 16
 
 
 def test_kinds_of_the_compiled_part():

@@ -206,6 +206,8 @@ def shootdown(kind="unmap", **changes):
 LEAKS = {
     "kernels": lambda _: _core.kernels(),
     "open_unnamed": lambda _: (unnamed(), refused(lambda: _core.open_unnamed("/none", 0), OSError)),
+    "clock_ns": lambda _: _core.clock_ns(),
+    "clock_wait": lambda _: (_core.clock_wait(0), refused(lambda: _core.clock_wait(-1), ValueError)),
     "clock_moment": lambda _: _core.clock_moment(),
     "clock_calibrate": lambda _: _core.clock_calibrate(),
     "cpu": lambda _: _core.cpu(),

@@ -1,9 +1,11 @@
 """The slice loop: contracts, exclusion, interruption, pinning, the adaptive stop on simulated slices."""
 
+import contextlib
 import ctypes
 import itertools
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -193,7 +195,7 @@ def test_runs_take_turns_and_are_warmed_by_a_lap_or_a_slice(compile_c, tmp_path)
         }
         """
     )
-    library = compile_c(CSRC / "measure.c", CSRC / "counters.c", source)
+    library = compile_c(*(CSRC / f"{name}.c" for name in ("measure", "clock", "counters")), source)
     two = ctypes.c_uint64 * 2
 
     def log(count, slices):
@@ -384,10 +386,40 @@ def test_one_call_of_a_session_at_a_time(session):
     def long():
         return session.measure((300_000_000,), 1)
 
-    calls = (session.close, session.pass_over, session.verify, lambda: session.measure((1,), 1))
+    calls = (
+        session.close,
+        session.pass_over,
+        session.verify,
+        lambda: session.measure((1,), 1),
+        lambda: session.counts,
+    )
     result, *refused = in_threads(long, *[lambda call=call: late(call) for call in calls])
     assert result["ns"].shape == (1, 1)
     assert all(isinstance(each, RuntimeError) and "in use" in str(each) for each in refused), refused
+
+
+def test_two_threads_on_one_session_make_one_result_and_one_error(session):
+    for _ in range(3):
+        outcomes = in_threads(*[lambda: session.measure((100_000_000,), 1)] * 2)
+        assert sorted(type(each).__name__ for each in outcomes) == ["RuntimeError", "dict"], outcomes
+    assert session.verify() == session.laps
+
+
+def test_threads_that_open_and_close_sessions_of_one_region_take_turns(region):
+    """Whoever gets it has it alone."""
+
+    def work():
+        had = 0
+        for _ in range(300):
+            with (
+                contextlib.suppress(RuntimeError),
+                _core.Session([chase_part(region, size=4096)]) as session,
+            ):
+                had += session.verify() == session.laps
+        return had
+
+    assert sum(in_threads(*[work] * 4)) >= 300
+    region.close()
 
 
 def test_closed_sessions_are_refused(region):
@@ -636,6 +668,44 @@ def test_clock_moments_advance_together():
     assert read_ns > 0
     assert step_ns >= 1
     assert slices.shortest_slice_ns() >= max(slices.SHORTEST_NS, 999 * read_ns)
+
+
+def test_the_clock_can_be_waited_for():
+    raw, first = timing.Moment.now().raw_ns, _core.clock_ns()
+    for seconds in (0, 0.003, 0.025):
+        before = _core.clock_ns()
+        _core.clock_wait(seconds)
+        assert _core.clock_ns() - before >= seconds * 1e9
+    assert raw <= first <= _core.clock_ns() <= timing.Moment.now().raw_ns, "it is one clock"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"),
+    [(-1e-9, ValueError), (float("nan"), ValueError), (float("inf"), ValueError), ("1", TypeError)],
+)
+def test_waits_that_make_no_sense_are_refused(seconds, error):
+    with pytest.raises(error):
+        _core.clock_wait(seconds)
+
+
+def test_other_threads_go_on_while_the_clock_is_waited_for():
+    done = threading.Event()
+    threading.Timer(0.01, done.set).start()
+    before = _core.clock_ns()
+    while not done.is_set():
+        _core.clock_wait(0.5)
+    assert _core.clock_ns() - before < 5e9
+
+
+def test_ctrl_c_while_the_clock_is_waited_for():
+    assert interrupted(0.1, lambda: _core.clock_wait(60)) < PROMPT
+
+
+def test_only_one_file_reads_the_clock():
+    """So that another one can stand in for it, and nothing that is measured notices."""
+    calls = re.compile(r"clock_gettime|RUSAGE_THREAD|gettimeofday")
+    for path in CSRC.rglob("*.c"):
+        assert bool(calls.search(path.read_text())) == (path.stem == "clock"), path
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import doctest
 import graphlib
 import importlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def module_of(path):
     return ".".join(("tlbprobe", *path.relative_to(PACKAGE).with_suffix("").parts))
 
 
+<<<<<<< HEAD
 def imports_of(path):
     """Modules of the package that a file imports, anywhere in it; what only type checking needs, aside."""
     tree = ast.parse(path.read_text())
@@ -78,6 +80,37 @@ def test_public_names_stay_what_they_are_when_every_module_is_imported():
         importlib.import_module(name)
     assert {name: getattr(tp, name) for name in tp.__all__} == before
     assert not {path.stem for path in PACKAGE.iterdir()} & set(tp.__all__)
+=======
+CSRC = Path(__file__).parents[1] / "csrc"
+
+
+def test_only_the_bridge_knows_python_and_numpy():
+    foreign = re.compile(r"#include <(Python|numpy)")
+    files = [path for path in CSRC.rglob("*.[ch]") if foreign.search(path.read_text())]
+    assert files == [CSRC / "python" / "bridge.h"]
+    users = {path.parent for path in CSRC.rglob("*.c") if '#include "bridge.h"' in path.read_text()}
+    assert users == {CSRC / "python"}
+
+
+def test_the_manual_of_the_c_part_names_its_files():
+    manual = (CSRC / "tlbprobe.h").read_text().partition("*/")[0]
+    named = re.findall(r"^ \*   ([\w.]+)/? +", manual, re.MULTILINE)
+    assert set(named) == {path.name for path in CSRC.iterdir() if path.suffix != ".h"}
+
+
+@pytest.mark.no_asan
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm to list symbols with")
+def test_the_compiled_part_exports_nothing_but_itself():
+    command = ["nm", "--dynamic", "--defined-only", tp._core.__file__]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[-1] for line in listed.splitlines()] == ["PyInit__core"]
+
+
+def test_events_is_a_function_and_its_module_can_be_imported():
+    """One name for both: what is public wins as an attribute."""
+    assert callable(tp.events)
+    assert importlib.import_module("tlbprobe.events").Event is sys.modules["tlbprobe.events"].Event
+>>>>>>> bridge
 
 
 def test_every_public_name_is_documented():

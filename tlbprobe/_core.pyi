@@ -1,4 +1,4 @@
-"""Mappings, kernels, the slice loop and counters: see csrc/_core.c."""
+"""Mappings, kernels, the slice loop and counters: see csrc/python/module.c."""
 
 import sys
 from collections.abc import Sequence
@@ -84,6 +84,8 @@ class CounterGroup:
 
 def open_unnamed(folder: str, flags: int, /) -> int: ...
 def kernels() -> dict[str, list[str]]: ...
+def clock_ns() -> int: ...
+def clock_wait(seconds: float, /) -> None: ...
 def clock_moment() -> tuple[int, int, int]: ...
 def clock_calibrate() -> tuple[float, int]: ...
 def cpu() -> int: ...
@@ -95,8 +97,8 @@ def fault(
     alignment: int,
     base_page: int,
     page: int,
-    huge_shift: int,
-    piece: int,
+    huge_shift: int = 0,
+    piece: int = 0,
     advice: int,
     without_thp: bool,
     fd: int,
@@ -118,8 +120,8 @@ def shootdown(
     alignment: int,
     base_page: int,
     page: int,
-    huge_shift: int,
-    piece: int,
+    huge_shift: int = 0,
+    piece: int = 0,
     advice: int,
     step: int,
     calls: int,

@@ -156,8 +156,7 @@ static int chase_pass(struct tlb_run *run, const struct tlb_poll *poll)
     int status = 0;
     for (uint64_t i = 0; i < nodes.count && status == 0; i += step) {
         (void)*(void *volatile *)tlb_node(&nodes, i);
-        if (i % (step * NODES_BETWEEN_POLLS) == 0)
-            status = tlb_ask(poll);
+        status = tlb_ask_at(i, step * NODES_BETWEEN_POLLS, poll);
     }
     return status;
 }

@@ -74,8 +74,8 @@ static int write_cells(const struct tlb_nodes *cells, const struct tlb_code *cod
         char *const cell = tlb_node(cells, i);
         status = code->write((unsigned char *)cell, address_of(cell), address_of(tlb_node(cells, next)));
         __builtin___clear_cache(cell, cell + TLB_CODE_CELL);
-        if (status == 0 && i % CELLS_BETWEEN_POLLS == 0)
-            status = tlb_ask(poll);
+        if (status == 0)
+            status = tlb_ask_at(i, CELLS_BETWEEN_POLLS, poll);
     }
     return status;
 }
@@ -124,7 +124,7 @@ static int walk(const struct tlb_run *run, uint64_t *steps, const struct tlb_pol
     *steps = 0;
     do {
         uint64_t const offset = cell - address_of(run->base);
-        int const status = walked % CELLS_BETWEEN_POLLS ? 0 : tlb_ask(poll);
+        int const status = tlb_ask_at(walked, CELLS_BETWEEN_POLLS, poll);
         if (status < 0)
             return status;
         if (offset > run->size - TLB_CODE_CELL || offset % cells.line)

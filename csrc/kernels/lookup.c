@@ -149,18 +149,13 @@ static inline uint64_t range_of(const struct build *build, uint64_t key)
     return range < build->listed ? range : build->listed;
 }
 
-static inline int ask_at(uint64_t key, const struct tlb_poll *poll)
-{
-    return key % KEYS_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0;
-}
-
 /* Counts two places on: start[range + 1] is where a list begins, and where it ends once it is full. */
 static int count_keys(struct build *build, const struct tlb_poll *poll)
 {
     int status = 0;
     for (uint64_t key = 1; key <= build->records && status == 0; key++) {
         build->start[range_of(build, key) + 2]++;
-        status = ask_at(key, poll);
+        status = tlb_ask_at(key, KEYS_BETWEEN_POLLS, poll);
     }
     for (uint64_t range = 0; range < build->listed; range++)
         build->start[range + 2] += build->start[range + 1];
@@ -175,7 +170,7 @@ static int list_keys(struct build *build, const struct tlb_poll *poll)
         uint64_t const range = range_of(build, key);
         if (range < build->listed)
             build->keys[build->start[range + 1]++] = key;
-        status = ask_at(key, poll);
+        status = tlb_ask_at(key, KEYS_BETWEEN_POLLS, poll);
     }
     return status;
 }
@@ -208,7 +203,7 @@ static int insert_list(const struct build *build, uint64_t range, const struct t
     int status = 0;
     for (uint64_t i = 0; i < count && status == 0; i += KEYS_AT_ONCE) {
         insert_at_once(&build->table, list + i, count - i < KEYS_AT_ONCE ? count - i : KEYS_AT_ONCE);
-        status = ask_at(i, poll);
+        status = tlb_ask_at(i, KEYS_BETWEEN_POLLS, poll);
     }
     return status;
 }
@@ -224,7 +219,7 @@ static int insert_unlisted(const struct build *build, const struct tlb_poll *pol
             insert_at_once(&build->table, keys, count);
             count = 0;
         }
-        status = ask_at(key, poll);
+        status = tlb_ask_at(key, KEYS_BETWEEN_POLLS, poll);
     }
     insert_at_once(&build->table, keys, count);
     return status;
@@ -360,8 +355,7 @@ static int first_empty(const struct table *table, uint64_t *slot, const struct t
     for (*slot = 0; *slot < table->slots && status == 0; ++*slot) {
         if (words(table->base + *slot * table->record_size)[0] == EMPTY)
             return 0;
-        if (*slot % KEYS_BETWEEN_POLLS == 0)
-            status = tlb_ask(poll);
+        status = tlb_ask_at(*slot, KEYS_BETWEEN_POLLS, poll);
     }
     return status;
 }
@@ -384,8 +378,7 @@ static int lookup_verify(struct tlb_run *run, uint64_t *found, const struct tlb_
             empty = i;
         else if (record[0] <= run->parameter[RECORDS] && record[1] == value_of(record[0]))
             *found += around(&table, slot + table.slots - home_slot(&table, record[0])) < i - empty;
-        if (i % KEYS_BETWEEN_POLLS == 0)
-            status = tlb_ask(poll);
+        status = tlb_ask_at(i, KEYS_BETWEEN_POLLS, poll);
     }
     return status;
 }

@@ -97,11 +97,6 @@ static char *cold_of(const struct objects *objects, uint64_t session, uint64_t k
 
 /* -- Preparing ------------------------------------------------------------------------------------------ */
 
-static int ask_at(uint64_t i, const struct tlb_poll *poll)
-{
-    return i % STEPS_BETWEEN_POLLS == 0 ? tlb_ask(poll) : 0;
-}
-
 /* R. Durstenfeld, Random permutation, Communications of the ACM 7 (1964), from the inside out. */
 static int shuffle(uint64_t *order, uint64_t count, uint64_t seed, const struct tlb_poll *poll)
 {
@@ -111,7 +106,7 @@ static int shuffle(uint64_t *order, uint64_t count, uint64_t seed, const struct 
         uint64_t const other = tlb_random_below(&random, i + 1);
         order[i] = order[other];
         order[other] = i;
-        status = ask_at(i, poll);
+        status = tlb_ask_at(i, STEPS_BETWEEN_POLLS, poll);
     }
     return status;
 }
@@ -124,7 +119,7 @@ static int place(uint64_t *places, const uint64_t *order, uint64_t count, const 
     for (uint64_t i = 0; i < count && status == 0; i++) {
         places[order[i]] = line;
         line += lines_of[order[i] % KINDS];
-        status = ask_at(i, poll);
+        status = tlb_ask_at(i, STEPS_BETWEEN_POLLS, poll);
     }
     return status;
 }
@@ -141,7 +136,7 @@ static int write_hot_lines(const struct objects *objects, const uint64_t *order,
                             .cold = cold_of(objects, session, kind)};
         if (kind == SESSION)
             objects->directory[session] = hot;
-        status = ask_at(i, poll);
+        status = tlb_ask_at(i, STEPS_BETWEEN_POLLS, poll);
     }
     return status;
 }
@@ -238,7 +233,7 @@ static int objects_verify(struct tlb_run *run, uint64_t *found, const struct tlb
     *found = 0;
     for (uint64_t session = 0; session < run->parameter[SESSIONS] && status == 0; session++) {
         *found += is_whole(run, session);
-        status = ask_at(session, poll);
+        status = tlb_ask_at(session, STEPS_BETWEEN_POLLS, poll);
     }
     return status;
 }

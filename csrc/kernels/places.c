@@ -82,8 +82,7 @@ static int places_pass(struct tlb_run *run, const struct tlb_poll *poll)
     int status = 0;
     for (uint64_t i = 0; i < nodes.count && status == 0; i++) {
         (void)*(void *volatile *)tlb_node(&nodes, i);
-        if (i % NODES_BETWEEN_POLLS == 0)
-            status = tlb_ask(poll);
+        status = tlb_ask_at(i, NODES_BETWEEN_POLLS, poll);
     }
     return status;
 }
