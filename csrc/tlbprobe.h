@@ -212,6 +212,17 @@ struct tlb_kernel {
     void (*release)(struct tlb_run *run);
 };
 
+/* The accesses of a run: all that is timed, and all that a model of a processor sees. 0, but on a model. */
+#ifdef TLB_SIMULATED
+int tlb_run_access(struct tlb_run *run, uint64_t accesses);
+#else
+static inline int tlb_run_access(struct tlb_run *run, uint64_t accesses)
+{
+    run->kernel->access(run, accesses);
+    return 0;
+}
+#endif
+
 #define TLB_KERNELS(X) X(chase) X(stride) X(lookup) X(objects) X(jump) X(places)
 
 #define TLB_DECLARE(name) extern const struct tlb_kernel tlb_kernel_##name;
