@@ -36,7 +36,7 @@ __attribute__((format(printf, 2, 3))) static void look_at(struct check *check, c
     va_end(list);
 }
 
-/* -- Numbers: a NaN fails every one of these. ------------------------------------------------------------ */
+/* -- Numbers: a NaN fails every one of these. -------------------------------------------------- */
 
 static bool is_whole(double number)
 {
@@ -59,8 +59,7 @@ static void real(struct check *check, double number, double least, double most, 
     require(check, number >= least && number <= most, name, "%g to %g", least, most);
 }
 
-/* -- Parts -------------------------------------------------------------------------------------------------
- */
+/* -- Parts ------------------------------------------------------------------------------------- */
 
 static void check_sets(struct check *check, const struct tlb_model_sets *sets)
 {
@@ -145,7 +144,7 @@ static void check_overlap(struct check *check, const struct tlb_model_overlap *o
     real(check, overlap->jump_cycles, 1.0 / TLB_TICKS, 1e6, "jump_cycles");
 }
 
-/* -- Disturbance ----------------------------------------------------------------------------------------- */
+/* -- Disturbance ------------------------------------------------------------------------------- */
 
 static void check_bursts(struct check *check, const struct tlb_model_config *config)
 {

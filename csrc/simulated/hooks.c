@@ -53,8 +53,7 @@ void tlb_hook_jump(uint64_t address)
         tlb_model_jump(current, address);
 }
 
-/* -- Loads and stores -------------------------------------------------------------------------------------
- */
+/* -- Loads and stores -------------------------------------------------------------------------- */
 
 enum { LINE = 64 };
 
@@ -90,8 +89,7 @@ static void each_line(const void *address, size_t size, void (*access)(const voi
     }
 }
 
-/* -- The hooks, by the names that compilers know ----------------------------------------------------------
- */
+/* -- The hooks, by the names that compilers know ----------------------------------------------- */
 
 #define HOOK __attribute__((visibility("hidden"), used)) void
 

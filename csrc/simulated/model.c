@@ -33,8 +33,23 @@ static uint64_t seed_of(const struct tlb_model *model, unsigned part, unsigned i
 
 enum part { TLBS, CACHES, UPPER };
 
-/* -- TLBs
- * ---------------------------------------------------------------------------------------------------- */
+/* -- Rings and slots --------------------------------------------------------------------------- */
+
+static int make_slots(struct tlb_slots *slots, double count)
+{
+    slots->count = (unsigned)count;
+    slots->until = calloc(slots->count, sizeof(*slots->until));
+    return slots->until ? 0 : -ENOMEM;
+}
+
+static int make_ring(struct tlb_ring *ring, double count)
+{
+    ring->count = (unsigned)count;
+    ring->time = calloc(ring->count, sizeof(*ring->time));
+    return ring->time ? 0 : -ENOMEM;
+}
+
+/* -- TLBs -------------------------------------------------------------------------------------- */
 
 /* Which array a page of each size takes an entry of: its own, or that of the largest one below. */
 static void choose_holders(struct tlb_level *level, const struct tlb_model_tlb *config)
@@ -81,7 +96,7 @@ static int make_tlbs(struct tlb_model *model, const struct tlb_model_config *con
     return status;
 }
 
-/* -- Caches and walks ------------------------------------------------------------------------------------ */
+/* -- Caches and walks -------------------------------------------------------------------------- */
 
 static int make_cache(struct tlb_model *model, const struct tlb_model_cache *config, unsigned place)
 {
@@ -118,12 +133,10 @@ static int make_walks(struct tlb_model *model, const struct tlb_model_config *co
     walks->index_bits = walks->base_shift - 3;
     walks->latency = tlb_ticks_of(config->walk.cycles);
     walks->cache = (unsigned)config->walk.cache;
-    walks->walkers = (unsigned)config->walk.walkers;
-    walks->until = calloc(walks->walkers, sizeof(*walks->until));
     /* As many may be apart as accesses are under way. */
     double const most = config->overlap.window + config->overlap.ahead + 2;
     walks->active = calloc((size_t)most, sizeof(*walks->active));
-    int status = walks->until && walks->active ? 0 : -ENOMEM;
+    int status = walks->active ? make_slots(&walks->walkers, config->walk.walkers) : -ENOMEM;
     for (unsigned i = 0; i + 1 < walks->levels && status == 0; i++)
         if (config->walk.upper[i].entries > 0)
             status =
@@ -131,31 +144,21 @@ static int make_walks(struct tlb_model *model, const struct tlb_model_config *co
     return status;
 }
 
-/* -- The pipeline
- * -------------------------------------------------------------------------------------------- */
-
-static int make_ring(struct tlb_ring *ring, double count)
-{
-    ring->count = (unsigned)count;
-    ring->time = calloc(ring->count, sizeof(*ring->time));
-    return ring->time ? 0 : -ENOMEM;
-}
+/* -- The pipeline ------------------------------------------------------------------------------ */
 
 static int make_pipeline(struct tlb_model *model, const struct tlb_model_overlap *config)
 {
     struct tlb_pipeline *const pipeline = &model->pipeline;
     pipeline->interval = tlb_ticks_of(config->cycles);
     pipeline->jump_interval = tlb_ticks_of(config->jump_cycles);
-    pipeline->slots = (unsigned)config->misses;
-    pipeline->misses = calloc(pipeline->slots, sizeof(*pipeline->misses));
-    if (!pipeline->misses || make_ring(&pipeline->window, config->window) < 0 ||
+    if (make_slots(&pipeline->misses, config->misses) < 0 ||
+        make_ring(&pipeline->window, config->window) < 0 ||
         make_ring(&pipeline->stores, config->stores) < 0 || make_ring(&pipeline->ahead, config->ahead) < 0)
         return -ENOMEM;
     return 0;
 }
 
-/* -- All of it
- * ----------------------------------------------------------------------------------------------- */
+/* -- All of it --------------------------------------------------------------------------------- */
 
 static int make(struct tlb_model *model, const struct tlb_model_config *config)
 {
@@ -207,9 +210,9 @@ void tlb_model_free(struct tlb_model *model)
         tlb_sets_free(&model->cache[i].lines);
     for (int i = 0; i < TLB_MODEL_LEVELS; i++)
         tlb_sets_free(&model->walks.upper[i]);
-    free(model->walks.until);
+    free(model->walks.walkers.until);
     free(model->walks.active);
-    free(model->pipeline.misses);
+    free(model->pipeline.misses.until);
     free(model->pipeline.window.time);
     free(model->pipeline.stores.time);
     free(model->pipeline.ahead.time);
@@ -217,8 +220,7 @@ void tlb_model_free(struct tlb_model *model)
     free(model);
 }
 
-/* -- Ranges
- * -------------------------------------------------------------------------------------------------- */
+/* -- Ranges ------------------------------------------------------------------------------------ */
 
 static struct tlb_range *range_of(const struct tlb_model *model, uint64_t base, uint64_t size)
 {
@@ -314,8 +316,7 @@ void tlb_model_leave(struct tlb_model *model)
     model->size = 0;
 }
 
-/* -- Counters
- * ------------------------------------------------------------------------------------------------ */
+/* -- Counters ---------------------------------------------------------------------------------- */
 
 void tlb_model_count(struct tlb_model *model, struct tlb_model_counters *counters)
 {

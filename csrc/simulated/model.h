@@ -156,7 +156,7 @@ int tlb_model_create(const struct tlb_model_config *config, struct tlb_model **m
                      char text[TLB_MODEL_TEXT]);
 void tlb_model_free(struct tlb_model *model);
 
-/* -- Memory: ranges that a kernel may run in. ---------------------------------------------------------- */
+/* -- Memory: ranges that a kernel may run in. -------------------------------------------------- */
 
 /* Bytes from `base` on, in pages of true_page bytes: the TLB's entries, frames and tables are of these.
  * `page` is what the owner was promised: a larger one aligns the range. -EINVAL: not a power of two, or less
@@ -164,7 +164,7 @@ void tlb_model_free(struct tlb_model *model);
 int tlb_model_map(struct tlb_model *model, uint64_t base, uint64_t size, uint64_t page, uint64_t true_page);
 int tlb_model_unmap(struct tlb_model *model, uint64_t base); /* -ENOENT */
 
-/* -- Accesses: of a run whose bytes lie within one range. ------------------------------------------------ */
+/* -- Accesses: of a run whose bytes lie within one range. -------------------------------------- */
 
 int tlb_model_enter(struct tlb_model *model, uint64_t base, uint64_t size); /* -EFAULT: not mapped */
 void tlb_model_leave(struct tlb_model *model);
@@ -176,8 +176,7 @@ void tlb_model_store(struct tlb_model *model, uint64_t address);
 void tlb_model_prefetch(struct tlb_model *model, uint64_t address);
 void tlb_model_jump(struct tlb_model *model, uint64_t address); /* fetches a line of code there */
 
-/* -- Time. ------------------------------------------------------------------------------------------------
- */
+/* -- Time. ------------------------------------------------------------------------------------- */
 
 /* Wall and CPU time since the model was made. All that is in flight ends first; takes clock_ns. */
 uint64_t tlb_model_ns(struct tlb_model *model);
@@ -186,8 +185,7 @@ uint64_t tlb_model_cpu_ns(struct tlb_model *model);
 void tlb_model_advance(struct tlb_model *model, uint64_t ns);     /* waits: no CPU time passes */
 void tlb_model_compute(struct tlb_model *model, uint64_t cycles); /* works in registers alone */
 
-/* -- Counters: exact, since the model was made. -----------------------------------------------------------
- */
+/* -- Counters: exact, since the model was made. ------------------------------------------------ */
 
 struct tlb_model_counters {
     uint64_t loads, stores, prefetches, jumps;

@@ -17,7 +17,7 @@
 
 enum { DRIFT_STEPS = 16 /* in the memory of a drift */, LAPS_TAKEN = 8 };
 
-/* -- Random numbers without a mathematical library, and so the same everywhere ------------------------- */
+/* -- Random numbers without a mathematical library, and so the same everywhere ----------------- */
 
 static double uniform(struct tlb_time *time)
 {
@@ -51,7 +51,7 @@ static double normal(struct tlb_time *time)
     return sum;
 }
 
-/* -- Straight pieces of time ---------------------------------------------------------------------------- */
+/* -- Straight pieces of time ------------------------------------------------------------------- */
 
 static void begin_piece(struct tlb_time *time, uint64_t tick)
 {
@@ -104,7 +104,7 @@ static void schedule(struct tlb_time *time)
         time->next = time->tick + (ticks > 0 ? (uint64_t)ticks + 1 : 0);
 }
 
-/* -- Processes: each does what is due and sets its next time --------------------------------------------- */
+/* -- Processes: each does what is due and sets its next time ----------------------------------- */
 
 static void do_burst(struct tlb_time *time, struct tlb_burst *burst)
 {
@@ -177,8 +177,7 @@ void tlb_noise_settle(struct tlb_model *model, uint64_t tick)
     }
 }
 
-/* -- Beginning ---------------------------------------------------------------------------------------------
- */
+/* -- Beginning --------------------------------------------------------------------------------- */
 
 static void begin_neighbour(struct tlb_model *model, struct tlb_neighbour *neighbour,
                             const struct tlb_model_neighbour *config)
@@ -219,8 +218,7 @@ void tlb_noise_begin(struct tlb_model *model, const struct tlb_model_config *con
     schedule(time);
 }
 
-/* -- Reading and spending it -------------------------------------------------------------------------------
- */
+/* -- Reading and spending it ------------------------------------------------------------------- */
 
 /* Reading takes ticks of work; then the time at the last of them. */
 static void read_clock(struct tlb_model *model)

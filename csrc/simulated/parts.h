@@ -11,7 +11,25 @@ enum { TLB_DATA, TLB_CODE, TLB_TABLES, TLB_SIDES = 2 };
 
 #define TLB_NEVER UINT64_MAX
 
-/* -- Translation: walk.c ------------------------------------------------------------------------------- */
+struct tlb_slots {   /* of which one can do a thing at a time */
+    uint64_t *until; /* when each is free */
+    unsigned count, at;
+};
+
+/* One that is free at a time, or else the first that will be: until when, to be set. They are tried in turn,
+ * as they mostly become free. */
+static inline uint64_t *tlb_slots_take(struct tlb_slots *slots, uint64_t start)
+{
+    unsigned earliest = slots->at;
+    for (unsigned i = 0, at = slots->at; i < slots->count && slots->until[earliest] > start; i++) {
+        earliest = slots->until[at] < slots->until[earliest] ? at : earliest;
+        at = at + 1 < slots->count ? at + 1 : 0;
+    }
+    slots->at = earliest + 1 < slots->count ? earliest + 1 : 0;
+    return &slots->until[earliest];
+}
+
+/* -- Translation: walk.c ----------------------------------------------------------------------- */
 
 struct tlb_level {
     struct tlb_sets arrays[TLB_MODEL_ARRAYS];
@@ -32,8 +50,7 @@ struct tlb_walks {
     struct tlb_sets upper[TLB_MODEL_LEVELS]; /* by level of the entry: 0 would be the lowest table's */
     uint64_t latency;
     unsigned cache;
-    uint64_t *until; /* [walkers]: when each is free */
-    unsigned walkers;
+    struct tlb_slots walkers;
     /* What was under way later than the time at which accesses begin now: apart from each other, ascending.
      */
     struct tlb_interval {
@@ -47,7 +64,7 @@ struct tlb_walks {
 uint64_t tlb_walk_translate(struct tlb_model *model, int side, uint64_t address, uint64_t start);
 uint64_t tlb_walk_physical(const struct tlb_model *model, uint64_t address);
 
-/* -- Caches: cache.c ----------------------------------------------------------------------------------- */
+/* -- Caches: cache.c --------------------------------------------------------------------------- */
 
 struct tlb_cache {
     struct tlb_sets lines;
@@ -70,12 +87,13 @@ struct tlb_fetch {
 /* Brings a line into all levels from `from` on. What: TLB_DATA, TLB_CODE or TLB_TABLES. */
 struct tlb_fetch tlb_cache_fetch(struct tlb_model *model, int what, unsigned from, uint64_t physical);
 
-/* -- Overlap: pipeline.c --------------------------------------------------------------------------------- */
+/* -- Overlap: pipeline.c ----------------------------------------------------------------------- */
 
 enum { TLB_RECENT_SETS = 128, TLB_RECENT_WAYS = 4 };
 
-struct tlb_recent { /* a pointer that was loaded, and when it had come */
+struct tlb_recent { /* pointers that were loaded, and when each had come */
     uint64_t pointer[TLB_RECENT_WAYS], done[TLB_RECENT_WAYS];
+    unsigned turn;
 };
 
 struct tlb_ring { /* of times: the one `count` ago, which the newest replaces */
@@ -89,25 +107,13 @@ struct tlb_pipeline {
     uint64_t done;    /* when all is done, stores and prefetches too */
     uint64_t interval, jump_interval;
     struct tlb_ring window, stores, ahead;
-    uint64_t *misses; /* [slots]: when each is free */
-    unsigned slots;
-    struct tlb_recent words[TLB_RECENT_SETS], lines[TLB_RECENT_SETS];
-    uint8_t turn[2][TLB_RECENT_SETS];
+    struct tlb_slots misses;
+    struct tlb_recent recent[TLB_RECENT_SETS];
 };
 
 uint64_t tlb_pipeline_end(struct tlb_model *model); /* when all that is in flight has ended: now */
 
-/* The place of the least of some times. */
-static inline unsigned tlb_earliest(const uint64_t *times, unsigned count)
-{
-    unsigned earliest = 0;
-    for (unsigned i = 1; i < count; i++)
-        if (times[i] < times[earliest])
-            earliest = i;
-    return earliest;
-}
-
-/* -- Time: noise.c --------------------------------------------------------------------------------------- */
+/* -- Time: noise.c ----------------------------------------------------------------------------- */
 
 struct tlb_burst {
     struct tlb_model_burst config;
@@ -158,7 +164,7 @@ static inline uint64_t tlb_noise_latency(const struct tlb_time *time, uint64_t t
     return time->disturbed ? (uint64_t)((double)ticks * time->factor) + time->added : ticks;
 }
 
-/* -- All of it ------------------------------------------------------------------------------------------- */
+/* -- All of it --------------------------------------------------------------------------------- */
 
 struct tlb_range {
     uint64_t base, size;

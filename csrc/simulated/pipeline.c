@@ -35,54 +35,46 @@ static inline void ring_put(struct tlb_ring *ring, uint64_t time)
     ring->at = ring->at + 1 == ring->count ? 0 : ring->at + 1;
 }
 
-/* -- What an access waits for ---------------------------------------------------------------------------- */
+/* -- What an access waits for ------------------------------------------------------------------ */
 
 static inline unsigned recent_set(uint64_t pointer)
 {
-    return (unsigned)(pointer * UINT64_C(0x9e3779b97f4a7c15) >> 57);
+    return (unsigned)((pointer >> LINE_SHIFT) * UINT64_C(0x9e3779b97f4a7c15) >> 57);
 }
 
-static inline void remember(struct tlb_recent *table, uint8_t *turns, uint64_t pointer, uint64_t done)
+static inline void remember_pointer(struct tlb_pipeline *pipeline, uint64_t pointer, uint64_t done)
 {
-    unsigned const set = recent_set(pointer);
-    struct tlb_recent *const recent = &table[set];
+    struct tlb_recent *const recent = &pipeline->recent[recent_set(pointer)];
     unsigned way = 0;
     while (way < TLB_RECENT_WAYS && recent->pointer[way] != pointer)
         way++;
     if (way == TLB_RECENT_WAYS)
-        way = turns[set]++ % TLB_RECENT_WAYS;
+        way = recent->turn++ % TLB_RECENT_WAYS;
     recent->pointer[way] = pointer;
     recent->done[way] = done;
 }
 
-static inline bool recall(const struct tlb_recent *table, uint64_t pointer, uint64_t *done)
+/* The latest that a pointer into the line has come. */
+static uint64_t line_known(const struct tlb_recent *recent, uint64_t address)
 {
-    const struct tlb_recent *const recent = &table[recent_set(pointer)];
+    uint64_t known = 0;
     for (unsigned way = 0; way < TLB_RECENT_WAYS; way++)
-        if (recent->pointer[way] == pointer) {
-            *done = recent->done[way];
-            return true;
-        }
-    return false;
+        if (recent->pointer[way] >> LINE_SHIFT == address >> LINE_SHIFT)
+            known = later(known, recent->done[way]);
+    return known;
 }
 
 /* The word that was pointed to, or else its line: several chains may have nodes in one line. */
 static inline uint64_t address_known(const struct tlb_pipeline *pipeline, uint64_t address)
 {
-    uint64_t done = 0;
-    if (!recall(pipeline->words, address, &done))
-        (void)recall(pipeline->lines, address >> LINE_SHIFT, &done);
-    return done;
+    const struct tlb_recent *const recent = &pipeline->recent[recent_set(address)];
+    for (unsigned way = 0; way < TLB_RECENT_WAYS; way++)
+        if (recent->pointer[way] == address)
+            return recent->done[way];
+    return line_known(recent, address);
 }
 
-static inline void remember_pointer(struct tlb_pipeline *pipeline, uint64_t pointer, uint64_t done)
-{
-    remember(pipeline->words, pipeline->turn[0], pointer, done);
-    remember(pipeline->lines, pipeline->turn[1], pointer >> LINE_SHIFT, done);
-}
-
-/* -- Steps of an access ------------------------------------------------------------------------------------
- */
+/* -- Steps of an access ------------------------------------------------------------------------ */
 
 static inline uint64_t enter(struct tlb_model *model, uint64_t interval, uint64_t room)
 {
@@ -116,7 +108,7 @@ static inline struct arrival bring(struct tlb_model *model, uint64_t address, ui
         if (fetch.ready)
             arrival.done = later(arrival.done, *fetch.ready);
     } else {
-        uint64_t *const slot = &pipeline->misses[tlb_earliest(pipeline->misses, pipeline->slots)];
+        uint64_t *const slot = tlb_slots_take(&pipeline->misses, start);
         arrival.slot = later(start, *slot);
         *slot = arrival.done = arrival.slot + latency;
         if (fetch.ready)
@@ -139,8 +131,7 @@ static inline uint64_t begin(struct tlb_model *model, uint64_t address, uint64_t
     return tlb_walk_translate(model, TLB_DATA, address, known);
 }
 
-/* -- Accesses
- * ------------------------------------------------------------------------------------------------ */
+/* -- Accesses ---------------------------------------------------------------------------------- */
 
 void tlb_model_load(struct tlb_model *model, uint64_t address, uint64_t value)
 {

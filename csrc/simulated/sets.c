@@ -1,10 +1,10 @@
 /*
  * Sets of entries: plain, folded and hashed index; LRU, tree-PLRU and random replacement.
  *
- * Sets of few ways are scanned, and LRU keeps them in order of use: one or two lines of the host's cache
- * each, which is what lets a large simulated cache run fast. Sets of many ways, such as a fully associative
- * TLB, find keys by hash, and LRU links them. What is left out: invalid entries after the first filling,
- * since nothing but replacement takes an entry away.
+ * A set of few ways has a head of half a line of the host's cache, with a few bits of each key and the order
+ * of use: that alone tells most misses, which is what lets a large simulated cache run fast. Sets of many
+ * ways, such as a fully associative TLB, find keys by hash, and LRU links them. What is left out: invalid
+ * entries after the first filling, since nothing but replacement takes an entry away.
  *
  * Tree-PLRU as in the literature (e.g. J. Handy, The Cache Memory Book): each node of a binary tree over the
  * ways points to the half that was not used last; the victim is where the nodes lead to.
@@ -16,7 +16,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* -- Where a key belongs ----------------------------------------------------------------------------- */
+static uint64_t const GOLDEN = UINT64_C(0x9e3779b97f4a7c15), EACH_BYTE = UINT64_C(0x0101010101010101),
+                      EACH_NIBBLE = UINT64_C(0x1111111111111111);
+
+/* -- Where a key belongs ----------------------------------------------------------------------- */
 
 static uint64_t fold(uint64_t number, unsigned bits)
 {
@@ -37,18 +40,76 @@ static inline uint64_t set_of(const struct tlb_sets *sets, uint64_t number)
 
 static inline uint32_t *bucket_of(const struct tlb_sets *sets, uint64_t key)
 {
-    return &sets->bucket[key * UINT64_C(0x9e3779b97f4a7c15) >> (64 - sets->bucket_bits)];
+    return &sets->bucket[key * GOLDEN >> (64 - sets->bucket_bits)];
 }
 
-/* -- Order of use ------------------------------------------------------------------------------------ */
+/* -- Sets with a head -------------------------------------------------------------------------- */
 
-/* Entry `from` of a scanned set becomes its first; those before it move down. */
-static inline void move_up(uint64_t *entries, uint64_t from, uint64_t entry)
+static inline uint64_t tag_of(uint64_t key)
 {
-    for (; from > 0; from--)
-        entries[from] = entries[from - 1];
-    entries[0] = entry;
+    uint64_t const tag = key * GOLDEN >> 56;
+    return tag ? tag : 1;
 }
+
+/* The highest bit of each byte that is zero. */
+static inline uint64_t zero_bytes(uint64_t bytes)
+{
+    uint64_t const low = 0x7f * EACH_BYTE;
+    return ~(((bytes & low) + low) | bytes | low);
+}
+
+static inline uint64_t find_by_tag(const struct tlb_sets *sets, uint64_t set, uint64_t key)
+{
+    uint64_t const *const tags = sets->heads[set].tags;
+    uint64_t const *const keys = sets->keys + set * sets->ways;
+    uint64_t const wanted = tag_of(key) * EACH_BYTE;
+    for (unsigned half = 0; half < 2; half++)
+        for (uint64_t same = zero_bytes(tags[half] ^ wanted); same; same &= same - 1) {
+            unsigned const way = 8 * half + (unsigned)__builtin_ctzll(same) / 8;
+            if (keys[way] == key)
+                return set * sets->ways + way;
+        }
+    return TLB_NOWHERE;
+}
+
+static inline void set_tag(struct tlb_set_head *head, uint64_t way, uint64_t key)
+{
+    unsigned const shift = 8 * (way % 8);
+    uint64_t *const tags = &head->tags[way / 8];
+    *tags = (*tags & ~(UINT64_C(0xff) << shift)) | tag_of(key) << shift;
+}
+
+/* The lowest nibble that is `way` comes first; those before it move up. */
+static inline uint64_t move_first(uint64_t order, uint64_t way)
+{
+    uint64_t const other = order ^ way * EACH_NIBBLE;
+    uint64_t const same = (other - EACH_NIBBLE) & ~other & 8 * EACH_NIBBLE; /* its lowest bit is exact */
+    uint64_t const up_to = same ^ (same - 1), below = up_to >> 4;           /* with its nibble, and without */
+    return (order & ~up_to) | (order & below) << 4 | way;
+}
+
+/* -- Tree-PLRU: node 1 is the root, below node n are 2n and 2n + 1; a bit of 1 points to the second. --- */
+
+static inline void point_away(uint64_t *tree, uint64_t ways, uint64_t way)
+{
+    for (uint64_t node = way + ways; node > 1; node /= 2) {
+        uint64_t const parent = node / 2, bit = UINT64_C(1) << parent % 64;
+        if (node % 2)
+            tree[parent / 64] &= ~bit;
+        else
+            tree[parent / 64] |= bit;
+    }
+}
+
+static uint64_t pointed_to(const uint64_t *tree, uint64_t ways)
+{
+    uint64_t node = 1;
+    while (node < ways)
+        node = 2 * node + (tree[node / 64] >> node % 64 & 1);
+    return node - ways;
+}
+
+/* -- Sets that are linked ---------------------------------------------------------------------- */
 
 static inline void unlink_place(struct tlb_sets *sets, uint64_t set, uint32_t place)
 {
@@ -75,95 +136,12 @@ static inline void link_newest(struct tlb_sets *sets, uint64_t set, uint32_t pla
     sets->newest[set] = place;
 }
 
-/* Node 1 is the root; below node n are 2n and 2n + 1. A bit of 1 points to the second half. */
-static void point_away(struct tlb_sets *sets, uint64_t set, uint64_t way)
-{
-    uint64_t *const tree = sets->tree + set * sets->words;
-    for (uint64_t node = way + sets->ways; node > 1; node /= 2) {
-        uint64_t const parent = node / 2, bit = UINT64_C(1) << parent % 64;
-        if (node % 2)
-            tree[parent / 64] &= ~bit;
-        else
-            tree[parent / 64] |= bit;
-    }
-}
-
-static uint64_t pointed_to(const struct tlb_sets *sets, uint64_t set)
-{
-    const uint64_t *const tree = sets->tree + set * sets->words;
-    uint64_t node = 1;
-    while (node < sets->ways)
-        node = 2 * node + (tree[node / 64] >> node % 64 & 1);
-    return node - sets->ways;
-}
-
-static inline void use(struct tlb_sets *sets, uint64_t set, uint64_t place)
-{
-    if (sets->replacement == TLB_REPLACE_PLRU) {
-        point_away(sets, set, place - set * sets->ways);
-    } else if (sets->replacement == TLB_REPLACE_LRU && sets->newest[set] != place) {
-        unlink_place(sets, set, (uint32_t)place);
-        link_newest(sets, set, (uint32_t)place);
-    }
-}
-
-static uint64_t victim(struct tlb_sets *sets, uint64_t set)
-{
-    if (sets->replacement == TLB_REPLACE_LRU)
-        return sets->oldest[set];
-    if (sets->filled[set] < sets->ways)
-        return set * sets->ways + sets->filled[set]++;
-    if (sets->replacement == TLB_REPLACE_PLRU)
-        return set * sets->ways + pointed_to(sets, set);
-    return set * sets->ways + tlb_scaled(tlb_splitmix_next(&sets->random), sets->ways);
-}
-
-/* -- Finding and replacing --------------------------------------------------------------------------- */
-
-static inline bool is_ordered(const struct tlb_sets *sets)
-{
-    return !sets->hashed && sets->replacement == TLB_REPLACE_LRU;
-}
-
-static uint64_t find_hashed(const struct tlb_sets *sets, uint64_t key)
+static inline uint64_t find_by_hash(const struct tlb_sets *sets, uint64_t key)
 {
     for (uint32_t place = *bucket_of(sets, key); place; place = sets->next[place - 1])
         if (sets->keys[place - 1] == key)
             return place - 1;
     return TLB_NOWHERE;
-}
-
-static uint64_t find_ordered(struct tlb_sets *sets, uint64_t first, uint64_t key)
-{
-    uint64_t *const keys = sets->keys + first;
-    for (uint64_t way = 0; way < sets->ways; way++) {
-        if (keys[way] != key)
-            continue;
-        move_up(keys, way, key);
-        if (sets->ready)
-            move_up(sets->ready + first, way, sets->ready[first + way]);
-        return first;
-    }
-    return TLB_NOWHERE;
-}
-
-static uint64_t find_scanned(const struct tlb_sets *sets, uint64_t first, uint64_t key)
-{
-    for (uint64_t place = first; place < first + sets->ways; place++)
-        if (sets->keys[place] == key)
-            return place;
-    return TLB_NOWHERE;
-}
-
-uint64_t tlb_sets_find(struct tlb_sets *sets, uint64_t number, uint64_t key)
-{
-    uint64_t const set = set_of(sets, number);
-    if (is_ordered(sets))
-        return find_ordered(sets, set * sets->ways, key);
-    uint64_t const place = sets->hashed ? find_hashed(sets, key) : find_scanned(sets, set * sets->ways, key);
-    if (place != TLB_NOWHERE)
-        use(sets, set, place);
-    return place;
 }
 
 static void leave_bucket(struct tlb_sets *sets, uint64_t place)
@@ -174,15 +152,81 @@ static void leave_bucket(struct tlb_sets *sets, uint64_t place)
     *link = sets->next[place];
 }
 
-static void replace(struct tlb_sets *sets, uint64_t place, uint64_t key)
+static void change_bucket(struct tlb_sets *sets, uint64_t place, uint64_t key)
 {
-    if (sets->hashed) {
-        if (sets->keys[place])
-            leave_bucket(sets, place);
-        uint32_t *const bucket = bucket_of(sets, key);
-        sets->next[place] = *bucket;
-        *bucket = (uint32_t)place + 1;
+    if (sets->keys[place])
+        leave_bucket(sets, place);
+    uint32_t *const bucket = bucket_of(sets, key);
+    sets->next[place] = *bucket;
+    *bucket = (uint32_t)place + 1;
+}
+
+/* -- Order of use, and who has to go ----------------------------------------------------------- */
+
+static inline void use_headed(const struct tlb_sets *sets, uint64_t set, uint64_t way)
+{
+    uint64_t *const order = &sets->heads[set].order;
+    if (sets->replacement == TLB_REPLACE_LRU)
+        *order = move_first(*order, way);
+    else if (sets->replacement == TLB_REPLACE_PLRU)
+        point_away(order, sets->ways, way);
+}
+
+static inline void use(struct tlb_sets *sets, uint64_t set, uint64_t place)
+{
+    if (sets->heads) {
+        use_headed(sets, set, place - set * sets->ways);
+    } else if (sets->replacement == TLB_REPLACE_PLRU) {
+        point_away(sets->tree + set * sets->words, sets->ways, place - set * sets->ways);
+    } else if (sets->replacement == TLB_REPLACE_LRU && sets->newest[set] != place) {
+        unlink_place(sets, set, (uint32_t)place);
+        link_newest(sets, set, (uint32_t)place);
     }
+}
+
+static inline uint64_t random_way(struct tlb_sets *sets)
+{
+    return tlb_scaled(tlb_splitmix_next(&sets->random), sets->ways);
+}
+
+static inline uint64_t victim_headed(struct tlb_sets *sets, uint64_t set)
+{
+    struct tlb_set_head *const head = &sets->heads[set];
+    if (sets->replacement == TLB_REPLACE_LRU)
+        return head->order >> 4 * (sets->ways - 1) & 15;
+    if (head->filled < sets->ways)
+        return head->filled++;
+    return sets->replacement == TLB_REPLACE_PLRU ? pointed_to(&head->order, sets->ways) : random_way(sets);
+}
+
+static uint64_t victim_linked(struct tlb_sets *sets, uint64_t set)
+{
+    if (sets->replacement == TLB_REPLACE_LRU)
+        return sets->oldest[set] - set * sets->ways;
+    if (sets->filled[set] < sets->ways)
+        return sets->filled[set]++;
+    return sets->replacement == TLB_REPLACE_PLRU ? pointed_to(sets->tree + set * sets->words, sets->ways)
+                                                 : random_way(sets);
+}
+
+/* -- Finding and replacing --------------------------------------------------------------------- */
+
+uint64_t tlb_sets_find(struct tlb_sets *sets, uint64_t number, uint64_t key)
+{
+    uint64_t const set = set_of(sets, number);
+    uint64_t const place = sets->heads ? find_by_tag(sets, set, key) : find_by_hash(sets, key);
+    if (place != TLB_NOWHERE)
+        use(sets, set, place);
+    return place;
+}
+
+static inline void replace(struct tlb_sets *sets, uint64_t set, uint64_t way, uint64_t key)
+{
+    uint64_t const place = set * sets->ways + way;
+    if (sets->heads)
+        set_tag(&sets->heads[set], way, key);
+    else
+        change_bucket(sets, place, key);
     sets->keys[place] = key;
     if (sets->ready)
         sets->ready[place] = 0;
@@ -191,25 +235,31 @@ static void replace(struct tlb_sets *sets, uint64_t place, uint64_t key)
 uint64_t tlb_sets_put(struct tlb_sets *sets, uint64_t number, uint64_t key)
 {
     uint64_t const set = set_of(sets, number);
-    if (is_ordered(sets)) {
-        uint64_t const first = set * sets->ways;
-        move_up(sets->keys + first, sets->ways - 1, key);
-        if (sets->ready)
-            move_up(sets->ready + first, sets->ways - 1, 0);
-        return first;
-    }
-    uint64_t const place = victim(sets, set);
-    replace(sets, place, key);
+    uint64_t const way = sets->heads ? victim_headed(sets, set) : victim_linked(sets, set);
+    uint64_t const place = set * sets->ways + way;
+    replace(sets, set, way, key);
     use(sets, set, place);
     return place;
 }
 
 void tlb_sets_take(struct tlb_sets *sets, uint64_t word, uint64_t key)
 {
-    replace(sets, tlb_scaled(word, sets->sets * sets->ways), key);
+    uint64_t const place = tlb_scaled(word, sets->sets * sets->ways);
+    replace(sets, place / sets->ways, place % sets->ways, key);
 }
 
-/* -- Making ------------------------------------------------------------------------------------------ */
+/* -- Making ------------------------------------------------------------------------------------ */
+
+static int make_heads(struct tlb_sets *sets)
+{
+    sets->heads = calloc(sets->sets, sizeof(*sets->heads));
+    if (!sets->heads)
+        return -ENOMEM;
+    if (sets->replacement == TLB_REPLACE_LRU)
+        for (uint64_t set = 0; set < sets->sets; set++)
+            sets->heads[set].order = UINT64_C(0xfedcba9876543210);
+    return 0;
+}
 
 static int make_buckets(struct tlb_sets *sets, uint64_t entries)
 {
@@ -254,7 +304,6 @@ int tlb_sets_make(struct tlb_sets *sets, const struct tlb_model_sets *config, ui
     uint64_t const ways = config->ways > 0 ? (uint64_t)config->ways : entries;
     *sets = (struct tlb_sets){.sets = entries / ways,
                               .ways = ways,
-                              .hashed = ways > TLB_SETS_SCANNED,
                               .replacement = (enum tlb_model_replacement)config->replacement,
                               .random = seed};
     sets->power = (sets->sets & (sets->sets - 1)) == 0;
@@ -264,24 +313,25 @@ int tlb_sets_make(struct tlb_sets *sets, const struct tlb_model_sets *config, ui
     sets->ready = timed ? calloc(entries, sizeof(*sets->ready)) : NULL;
     if (!sets->keys || (timed && !sets->ready))
         return -ENOMEM;
-    if (sets->hashed && make_buckets(sets, entries) < 0)
+    if (ways <= TLB_SETS_SCANNED)
+        return make_heads(sets);
+    if (make_buckets(sets, entries) < 0)
         return -ENOMEM;
-    if (sets->replacement != TLB_REPLACE_LRU)
-        return make_filled(sets);
-    return sets->hashed ? make_list(sets, entries) : 0;
+    return sets->replacement == TLB_REPLACE_LRU ? make_list(sets, entries) : make_filled(sets);
 }
 
 void tlb_sets_free(struct tlb_sets *sets)
 {
     free(sets->keys);
     free(sets->ready);
-    free(sets->tree);
-    free(sets->filled);
+    free(sets->heads);
     free(sets->bucket);
     free(sets->next);
     free(sets->newer);
     free(sets->older);
     free(sets->newest);
     free(sets->oldest);
+    free(sets->filled);
+    free(sets->tree);
     *sets = (struct tlb_sets){0};
 }

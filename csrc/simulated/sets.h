@@ -7,28 +7,35 @@
 
 #include <stdbool.h>
 
-enum { TLB_SETS_SCANNED = 32 /* ways of a set that are looked at one after the other; more are hashed */ };
+enum { TLB_SETS_SCANNED = 16 /* ways at most of a set that has a head; keys of larger ones are hashed */ };
 
 #define TLB_NOWHERE UINT64_MAX
 
+/* All of a set that is needed to miss it. */
+struct tlb_set_head {
+    uint64_t order; /* LRU: ways, 4 bits each, from the one used last; PLRU: nodes of the tree, a bit each */
+    uint64_t tags[2]; /* 8 bits of each key; 0: empty */
+    uint64_t filled;  /* PLRU and random: entries that have been used */
+};
+
 struct tlb_sets {
-    uint64_t *keys;  /* [sets * ways]; 0: empty. Scanned LRU sets: most recent first */
+    uint64_t *keys;  /* [sets * ways]; 0: empty */
     uint64_t *ready; /* when what an entry holds will have come; NULL: that does not matter */
     uint64_t sets, ways;
     unsigned bits; /* 2^bits sets, where that is so */
     bool power;
-    bool hashed; /* has the arrays below */
     enum tlb_model_index index;
     enum tlb_model_replacement replacement;
-    uint64_t random;  /* counter of its random numbers */
-    uint64_t *tree;   /* PLRU: nodes 1 .. ways - 1 of every set, a bit each */
-    uint64_t words;   /* of a tree */
-    uint32_t *filled; /* PLRU and random: entries of a set that have been used */
+    uint64_t random;            /* counter of its random numbers */
+    struct tlb_set_head *heads; /* NULL: has the arrays below instead */
     /* Places of keys by hash, plus one: chains that begin in a bucket. */
     uint32_t *bucket, *next;
     unsigned bucket_bits;
     /* LRU: the place that was used just after and just before each one; first and last place of each set. */
     uint32_t *newer, *older, *newest, *oldest;
+    uint32_t *filled; /* as in a head */
+    uint64_t *tree;   /* as in a head, of so many words */
+    uint64_t words;
 };
 
 /* -ENOMEM; free it then too. Its configuration has been checked. */

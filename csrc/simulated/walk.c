@@ -21,7 +21,7 @@ static unsigned leaf_level(const struct tlb_walks *walks, unsigned shift)
     return level < walks->levels ? level : walks->levels - 1;
 }
 
-/* -- Where things are in physical memory --------------------------------------------------------------- */
+/* -- Where things are in physical memory ------------------------------------------------------- */
 
 enum { FRAME_BITS = 40 };
 
@@ -46,7 +46,7 @@ static uint64_t entry_physical(const struct tlb_model *model, unsigned level, ui
     return (frame << walks->base_shift | index * 8) + apart;
 }
 
-/* -- Counting the time that walks take ------------------------------------------------------------------ */
+/* -- Counting the time that walks take --------------------------------------------------------- */
 
 /* Those that ended before any new one can begin will not be added to. */
 static void forget_ended(struct tlb_walks *walks, uint64_t front)
@@ -80,8 +80,7 @@ static void count_active(struct tlb_walks *walks, uint64_t begin, uint64_t end)
     walks->actives += 1 - (last - first);
 }
 
-/* -- Walks -------------------------------------------------------------------------------------------------
- */
+/* -- Walks ------------------------------------------------------------------------------------- */
 
 static inline uint64_t entry_number(const struct tlb_walks *walks, unsigned level, uint64_t address)
 {
@@ -118,7 +117,7 @@ static uint64_t load_tables(struct tlb_model *model, uint64_t address)
 static uint64_t walk(struct tlb_model *model, int side, uint64_t address, uint64_t start)
 {
     struct tlb_walks *const walks = &model->walks;
-    uint64_t *const until = &walks->until[tlb_earliest(walks->until, walks->walkers)];
+    uint64_t *const until = tlb_slots_take(&walks->walkers, start);
     uint64_t const begin = *until > start ? *until : start;
     uint64_t const latency = tlb_noise_latency(&model->time, walks->latency + load_tables(model, address));
     *until = begin + latency;
@@ -129,8 +128,7 @@ static uint64_t walk(struct tlb_model *model, int side, uint64_t address, uint64
     return *until;
 }
 
-/* -- TLBs
- * ---------------------------------------------------------------------------------------------------- */
+/* -- TLBs -------------------------------------------------------------------------------------- */
 
 static inline uint64_t key_of(uint64_t number, unsigned shift)
 {
