@@ -10,7 +10,7 @@ from pure_c import U64, Kernel, Poll, Run
 
 CSRC = Path(__file__).parents[1] / "csrc"
 KERNELS = ("chase", "stride", "lookup", "objects", "jump", "places")
-FLAGS = ("-std=c11", "-O2", "-D_GNU_SOURCE", "-DTLB_SIMULATED", "-fPIC", f"-I{CSRC}")
+FLAGS = ("-std=c11", "-O2", "-D_GNU_SOURCE", "-DTLB_SIMULATED", "-fPIC", "-fno-semantic-interposition", f"-I{CSRC}")
 # Two loads may become one of 16 bytes where loops or neighbours are made vectors.
 INSTRUMENT = {
     "gcc": ("-fsanitize=thread", "-fno-tree-vectorize", "--param", "tsan-instrument-func-entry-exit=0"),
@@ -115,7 +115,7 @@ def build(compiler, folder):
         objects.append(folder / f"{source.parent.name}-{source.stem}.o")
         subprocess.run([compiler, *FLAGS, *extra, "-c", source, "-o", objects[-1]], check=True)
     library = folder / "simulated.so"
-    subprocess.run([compiler, "-shared", "-Wl,-z,defs", *objects, "-o", library], check=True)
+    subprocess.run([compiler, "-shared", "-Wl,-Bsymbolic,-z,defs", *objects, "-o", library], check=True)
     core = ctypes.CDLL(str(library))
     for name in ("tlb_model_ns", "tlb_model_cpu_ns", "tlb_clock_ns", "tlb_clock_cpu_ns", "tlb_clock_witness"):
         getattr(core, name).restype = U64

@@ -45,33 +45,23 @@ static inline unsigned recent_set(uint64_t pointer)
 static inline void remember_pointer(struct tlb_pipeline *pipeline, uint64_t pointer, uint64_t done)
 {
     struct tlb_recent *const recent = &pipeline->recent[recent_set(pointer)];
-    unsigned way = 0;
-    while (way < TLB_RECENT_WAYS && recent->pointer[way] != pointer)
-        way++;
-    if (way == TLB_RECENT_WAYS)
-        way = recent->turn++ % TLB_RECENT_WAYS;
+    unsigned const way = recent->turn++ % TLB_RECENT_WAYS;
     recent->pointer[way] = pointer;
     recent->done[way] = done;
 }
 
-/* The latest that a pointer into the line has come. */
-static uint64_t line_known(const struct tlb_recent *recent, uint64_t address)
-{
-    uint64_t known = 0;
-    for (unsigned way = 0; way < TLB_RECENT_WAYS; way++)
-        if (recent->pointer[way] >> LINE_SHIFT == address >> LINE_SHIFT)
-            known = later(known, recent->done[way]);
-    return known;
-}
-
-/* The word that was pointed to, or else its line: several chains may have nodes in one line. */
+/* When the last pointer to the word had come, or else one into its line: several chains may have nodes in one
+ * line. Without branches, which would be predicted wrongly. */
 static inline uint64_t address_known(const struct tlb_pipeline *pipeline, uint64_t address)
 {
     const struct tlb_recent *const recent = &pipeline->recent[recent_set(address)];
-    for (unsigned way = 0; way < TLB_RECENT_WAYS; way++)
-        if (recent->pointer[way] == address)
-            return recent->done[way];
-    return line_known(recent, address);
+    uint64_t word = 0, line = 0;
+    for (unsigned way = 0; way < TLB_RECENT_WAYS; way++) {
+        uint64_t const apart = recent->pointer[way] ^ address, done = recent->done[way];
+        word = later(word, apart == 0 ? done : 0);
+        line = later(line, apart >> LINE_SHIFT == 0 ? done : 0);
+    }
+    return word ? word : line;
 }
 
 /* -- Steps of an access ------------------------------------------------------------------------ */
@@ -97,7 +87,7 @@ struct arrival {
     uint64_t done;
 };
 
-/* The line of the run's byte at a model's address, from when its translation is there. */
+/* The line of a byte, from when its translation is there. */
 static inline struct arrival bring(struct tlb_model *model, uint64_t address, uint64_t start)
 {
     struct tlb_pipeline *const pipeline = &model->pipeline;

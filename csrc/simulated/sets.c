@@ -51,24 +51,30 @@ static inline uint64_t tag_of(uint64_t key)
     return tag ? tag : 1;
 }
 
-/* The highest bit of each byte that is zero. */
-static inline uint64_t zero_bytes(uint64_t bytes)
+/* A bit for each byte that is zero, the lowest first. */
+static inline unsigned zero_bytes(uint64_t bytes)
 {
     uint64_t const low = 0x7f * EACH_BYTE;
-    return ~(((bytes & low) + low) | bytes | low);
+    uint64_t const high_bits = ~(((bytes & low) + low) | bytes | low);
+    return (unsigned)((high_bits >> 7) * UINT64_C(0x0102040810204080) >> 56);
+}
+
+/* Which ways may hold a key: together, as a branch for each half would be predicted wrongly. */
+static inline unsigned candidates(const struct tlb_set_head *head, uint64_t ways, uint64_t key)
+{
+    uint64_t const wanted = tag_of(key) * EACH_BYTE;
+    unsigned const first = zero_bytes(head->tags[0] ^ wanted);
+    return ways <= 8 ? first : first | zero_bytes(head->tags[1] ^ wanted) << 8;
 }
 
 static inline uint64_t find_by_tag(const struct tlb_sets *sets, uint64_t set, uint64_t key)
 {
-    uint64_t const *const tags = sets->heads[set].tags;
     uint64_t const *const keys = sets->keys + set * sets->ways;
-    uint64_t const wanted = tag_of(key) * EACH_BYTE;
-    for (unsigned half = 0; half < 2; half++)
-        for (uint64_t same = zero_bytes(tags[half] ^ wanted); same; same &= same - 1) {
-            unsigned const way = 8 * half + (unsigned)__builtin_ctzll(same) / 8;
-            if (keys[way] == key)
-                return set * sets->ways + way;
-        }
+    for (unsigned same = candidates(&sets->heads[set], sets->ways, key); same; same &= same - 1) {
+        unsigned const way = (unsigned)__builtin_ctz(same);
+        if (keys[way] == key)
+            return way;
+    }
     return TLB_NOWHERE;
 }
 
@@ -172,11 +178,9 @@ static inline void use_headed(const struct tlb_sets *sets, uint64_t set, uint64_
         point_away(order, sets->ways, way);
 }
 
-static inline void use(struct tlb_sets *sets, uint64_t set, uint64_t place)
+static inline void use_linked(struct tlb_sets *sets, uint64_t set, uint64_t place)
 {
-    if (sets->heads) {
-        use_headed(sets, set, place - set * sets->ways);
-    } else if (sets->replacement == TLB_REPLACE_PLRU) {
+    if (sets->replacement == TLB_REPLACE_PLRU) {
         point_away(sets->tree + set * sets->words, sets->ways, place - set * sets->ways);
     } else if (sets->replacement == TLB_REPLACE_LRU && sets->newest[set] != place) {
         unlink_place(sets, set, (uint32_t)place);
@@ -211,12 +215,23 @@ static uint64_t victim_linked(struct tlb_sets *sets, uint64_t set)
 
 /* -- Finding and replacing --------------------------------------------------------------------- */
 
+static inline uint64_t find_headed(struct tlb_sets *sets, uint64_t set, uint64_t key)
+{
+    uint64_t const way = find_by_tag(sets, set, key);
+    if (way == TLB_NOWHERE)
+        return TLB_NOWHERE;
+    use_headed(sets, set, way);
+    return set * sets->ways + way;
+}
+
 uint64_t tlb_sets_find(struct tlb_sets *sets, uint64_t number, uint64_t key)
 {
     uint64_t const set = set_of(sets, number);
-    uint64_t const place = sets->heads ? find_by_tag(sets, set, key) : find_by_hash(sets, key);
+    if (sets->heads)
+        return find_headed(sets, set, key);
+    uint64_t const place = find_by_hash(sets, key);
     if (place != TLB_NOWHERE)
-        use(sets, set, place);
+        use_linked(sets, set, place);
     return place;
 }
 
@@ -236,10 +251,12 @@ uint64_t tlb_sets_put(struct tlb_sets *sets, uint64_t number, uint64_t key)
 {
     uint64_t const set = set_of(sets, number);
     uint64_t const way = sets->heads ? victim_headed(sets, set) : victim_linked(sets, set);
-    uint64_t const place = set * sets->ways + way;
     replace(sets, set, way, key);
-    use(sets, set, place);
-    return place;
+    if (sets->heads)
+        use_headed(sets, set, way);
+    else
+        use_linked(sets, set, set * sets->ways + way);
+    return set * sets->ways + way;
 }
 
 void tlb_sets_take(struct tlb_sets *sets, uint64_t word, uint64_t key)
