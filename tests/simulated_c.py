@@ -10,7 +10,16 @@ from pure_c import U64, Kernel, Poll, Run
 
 CSRC = Path(__file__).parents[1] / "csrc"
 KERNELS = ("chase", "stride", "lookup", "objects", "jump", "places")
-FLAGS = ("-std=c11", "-O2", "-D_GNU_SOURCE", "-DTLB_SIMULATED", "-fPIC", "-fno-semantic-interposition", f"-I{CSRC}")
+FLAGS = (
+    "-std=c11",
+    "-O2",
+    "-D_GNU_SOURCE",
+    "-DTLB_SIMULATED",
+    "-fPIC",
+    "-fno-semantic-interposition",
+    f"-I{CSRC}",
+)
+NORESERVE = 0x4000  # memory that is mapped and mostly not there
 # Two loads may become one of 16 bytes where loops or neighbours are made vectors.
 INSTRUMENT = {
     "gcc": ("-fsanitize=thread", "-fno-tree-vectorize", "--param", "tsan-instrument-func-entry-exit=0"),
@@ -149,7 +158,7 @@ class Model:
 
     def map(self, size, page=4096, true_page=None):
         """Memory that is mapped: its address."""
-        memory = mmap.mmap(-1, size)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         sizes = (U64(base), U64(size), U64(page), U64(true_page or page))
         status = self.core.tlb_model_map(self.model, *sizes)
