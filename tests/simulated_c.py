@@ -198,6 +198,9 @@ class Prepared:
         self.kernel = Kernel.in_dll(self.core, f"tlb_kernel_{kernel}")
         self.run = Run(ctypes.addressof(self.kernel), base, size)
         self.run.parameter[: len(parameters)] = parameters
+        self.prepare()
+
+    def prepare(self):
         status = self.kernel.prepare(self.run, Poll())
         assert status == 0, errno.errorcode[-status]
 
