@@ -14,6 +14,7 @@
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
+ *   simulated/  a model of a processor, in place of clock.c and of memory (simulated/model.h)
  *   python/     the bridge: the only files that know Python and NumPy
  *
  * Every function returns 0 or -errno unless it says otherwise. Nothing here is global, prints, exits,

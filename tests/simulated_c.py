@@ -118,7 +118,7 @@ def build(compiler, folder):
     for source in [
         *(CSRC / "kernels" / f"{name}.c" for name in KERNELS),
         *sorted((CSRC / "simulated").glob("*.c")),
-        *(CSRC / name for name in ("cycle.c", "code.c")),
+        *(CSRC / name for name in ("measure.c", "counters.c", "cycle.c", "code.c", "machine.c")),
     ]:
         extra = INSTRUMENT[compiler] if source.parent.name == "kernels" else ()
         objects.append(folder / f"{source.parent.name}-{source.stem}.o")

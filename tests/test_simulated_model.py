@@ -10,7 +10,7 @@ import shutil
 
 import numpy as np
 import pytest
-from pure_c import U64
+from pure_c import U64, Poll
 from simulated_c import (
     BOTH,
     CODE,
@@ -490,9 +490,9 @@ def test_a_window_bounds_what_is_in_flight(core, window):
 
 
 def test_chains_close_together_do_not_wait_for_each_other(core):
-    """Eight nodes a line: each waits for the load of its own pointer, not for the last into its line."""
+    """All in one line: each waits for the load of its own pointer, not for the last into its line."""
     with Model(core, machine(LARGE)) as model:
-        run = spread(model, 960, 8, chains=4)
+        run = spread(model, 8, 8, chains=4)
         assert run.timed(9600) / 9600 == pytest.approx(HIT / 4, rel=0.01)
 
 
@@ -527,18 +527,81 @@ def test_walks_one_by_one_are_active_as_long_as_pending(core):
     assert counts["cycles"] == 1000 * (WALK + 2 * HIT) + 1
 
 
-def test_a_second_access_to_what_is_on_its_way_waits_for_it(core):
+class Direct:
+    """Accesses one by one, to bytes of one range."""
+
+    def __init__(self, model, size=MIB):
+        self.model, self.base = model, model.map(size)
+        assert model.core.tlb_model_enter(model.model, U64(self.base), U64(size)) == 0
+
+    def load(self, at, pointing_to=None):
+        value = 0 if pointing_to is None else self.base + pointing_to
+        self.model.core.tlb_model_load(self.model.model, U64(self.base + at), U64(value))
+
+    def store(self, at):
+        self.model.core.tlb_model_store(self.model.model, U64(self.base + at))
+
+    def prefetch(self, at):
+        self.model.core.tlb_model_prefetch(self.model.model, U64(self.base + at))
+
+
+def test_a_second_access_to_a_line_on_its_way_waits_for_it(core):
+    """Whoever loads a pointer from a line that is on its way has it no sooner than the line."""
+    for first in ("load", "prefetch", "store"):
+        with Model(core, machine(LARGE, COLD)) as model:
+            direct = Direct(model)
+            direct.load(0)
+            begin = model.ns()
+            getattr(direct, first)(64)
+            direct.load(72, pointing_to=256)
+            direct.load(256)
+            assert model.ns() - begin == 1 + MEMORY + MEMORY
+
+
+def test_a_second_access_to_a_page_on_its_way_waits_for_the_walk(core):
     config = machine([tlb(DATA, 0, ((4,), (PAGE,)))], COLD, upper=())
     with Model(core, config) as model:
-        base = model.map(PAGE)
-        assert core.tlb_model_enter(model.model, U64(base), U64(PAGE)) == 0
-        core.tlb_model_load(model.model, U64(base), U64(0))
-        core.tlb_model_load(model.model, U64(base + 8), U64(0))
-        walk = WALK + 4 * MEMORY
-        assert model.ns() == 1 + walk + MEMORY
-        core.tlb_model_prefetch(model.model, U64(base + 64))
-        core.tlb_model_load(model.model, U64(base + 64), U64(0))
-        assert model.ns() == 1 + walk + MEMORY + 1 + MEMORY
+        direct = Direct(model)
+        direct.load(0)
+        direct.load(640, pointing_to=1280)
+        direct.load(1280)
+        assert model.ns() == 1 + (WALK + 4 * MEMORY) + MEMORY + MEMORY
+
+
+def test_a_miss_fills_every_level(core):
+    caches = [Cache(DATA, 4 * KIB, 64, 0, 0, 0, HIT), Cache(DATA, MIB, 64, 0, 0, 0, 14)]
+    with Model(core, machine(two_levels(), caches)) as model:
+        direct = Direct(model)
+        for _ in range(3):
+            direct.load(0)
+        counts = model.count()
+    assert [list(counts.tlb_misses[0])[:2], list(counts.tlb_hits[0])[:2]] == [[1, 1], [2, 0]]
+    assert list(counts.cache_hits[0])[:2] == [2, 0]
+
+
+def test_a_free_slot_is_taken_before_one_that_will_be(core):
+    """Of two misses one is still on its way when the other, to the second cache, is done: a third goes on."""
+    caches = [Cache(DATA, 64, 64, 0, 0, 0, HIT), Cache(DATA, MIB, 64, 0, 0, 0, 14)]
+    with Model(core, machine(LARGE, caches, overlap=(64, 2, 16, 1, 1, 1))) as model:
+        direct = Direct(model)
+        direct.load(0)
+        direct.load(64)
+        begin = model.ns()
+        direct.load(128)
+        direct.load(0)
+        direct.load(192)
+        assert model.ns() - begin == 2 + 14 + MEMORY
+
+
+def test_prefetches_leave_the_window_and_keep_their_slots(core):
+    for misses, cycles in ((16, 16 + MEMORY), (4, 1 + 4 * MEMORY)):
+        with Model(core, machine(LARGE, COLD, overlap=(2, misses, 16, 1, 1, 1))) as model:
+            direct = Direct(model)
+            direct.load(0)
+            begin = model.ns()
+            for line in range(1, 17):
+                direct.prefetch(64 * line)
+            assert model.ns() - begin == pytest.approx(cycles, abs=16 if misses == 4 else 0)
 
 
 @pytest.mark.parametrize(("stores", "cycles"), [(1, MEMORY), (4, MEMORY / 4), (64, MEMORY / 16)])
@@ -554,13 +617,12 @@ def test_a_store_delays_no_load(core):
     """Loads that hit go on beside stores that miss, as long as the buffer has room."""
     two = [Cache(DATA, 128, 64, 0, 0, 0, HIT)]
     with Model(core, machine(LARGE, two, overlap=(8, 16, 64, 1, 1, 1))) as model:
-        base = model.map(MIB)
-        assert core.tlb_model_enter(model.model, U64(base), U64(MIB)) == 0
-        core.tlb_model_load(model.model, U64(base), U64(0))
+        direct = Direct(model)
+        direct.load(0)
         begin = model.ns()
         for line in range(1, 11):
-            core.tlb_model_store(model.model, U64(base + 64 * line))
-            core.tlb_model_load(model.model, U64(base), U64(0))
+            direct.store(64 * line)
+            direct.load(0)
         assert model.ns() - begin == 20 - 1 + MEMORY  # the last store entered one before the last
 
 
@@ -574,6 +636,8 @@ def test_requests_overlap_and_the_loads_of_one_do_not(core):
             run = model.run("objects", base, 8 * MIB, 2000, 0, 0, 3)
             run.access(20000)
             times.append(run.timed(2000) / 2000)
+            if window > 1:
+                assert run.timed(1) == 1 + 6 * MEMORY
     assert times[1] == pytest.approx(6 * MEMORY + 2 * HIT, rel=0.01)  # nothing overlaps
     assert times[2] < 6 * MEMORY / 8  # ten requests do
     assert times[2] < times[0] < times[1]
@@ -806,6 +870,38 @@ def test_the_clocks_of_the_core_are_the_models(core):
         begin = core.tlb_clock_ns()
         core.tlb_clock_wait(U64(10**9))
         assert core.tlb_clock_ns() - begin == 10**9 + 20
+
+
+class Slice(ctypes.Structure):
+    _fields_ = [(name, U64) for name in ("ns", "cpu_ns", "minor", "major", "switches")]
+
+
+def test_the_slice_loop_measures_on_the_model(core):
+    """Spread and packed in turn, warmed as ever: their difference is what the walk costs, to the cycle."""
+    config = machine([tlb(DATA, 0, ((16,), (PAGE,)))], ghz=2, clock_ns=20)
+    with Model(core, config) as model:
+        runs = [spread(model, 64), packed(model, 64)]
+        pointers = (ctypes.c_void_p * 2)(*(ctypes.addressof(run.run) for run in runs))
+        accesses, slices, witness = (U64 * 2)(1000, 1000), (Slice * 20)(), (U64 * 11)()
+        status = core.tlb_measure(
+            pointers, accesses, ctypes.c_size_t(2), U64(10), slices, witness, None, ctypes.byref(Poll())
+        )
+        assert status == 0
+        spread_ns, packed_ns = ([one.ns for one in slices[at : at + 10]] for at in (0, 10))
+        walks, hits = 1000 * (WALK + 2 * HIT) / 2, 1000 * HIT / 2
+        assert {*spread_ns} <= {walks + 20, walks + 21}
+        assert {*packed_ns} <= {hits + 20, hits + 21}
+        assert all(one.cpu_ns == one.ns + 40 for one in slices)
+        assert all(one.minor == one.major == one.switches == 0 for one in slices)
+        assert {*witness} == {16384 / 2 + 20}
+        for run in runs:
+            model.unmap(run.run.base)
+        assert (
+            core.tlb_measure(
+                pointers, accesses, ctypes.c_size_t(2), U64(10), slices, witness, None, ctypes.byref(Poll())
+            )
+            == -errno.EFAULT
+        )
 
 
 # --- configurations --------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ static void check_bursts(struct check *check, const struct tlb_model_config *con
     }
 }
 
-static unsigned tlb_levels(const struct tlb_model_config *config)
+static unsigned count_tlbs(const struct tlb_model_config *config)
 {
     unsigned levels = 0;
     while (levels < TLB_MODEL_TLBS && config->tlb[levels].side != 0)
@@ -170,7 +170,7 @@ static unsigned tlb_levels(const struct tlb_model_config *config)
     return levels;
 }
 
-static unsigned cache_levels(const struct tlb_model_config *config)
+static unsigned count_caches(const struct tlb_model_config *config)
 {
     unsigned levels = 0;
     while (levels < TLB_MODEL_CACHES && config->cache[levels].side != 0)
@@ -188,7 +188,7 @@ static void check_neighbours(struct check *check, const struct tlb_model_config 
             continue;
         real(check, neighbour->cycles, 1, 1e15, "cycles");
         whole(check, neighbour->cache, 0, 1, "cache");
-        double const levels = neighbour->cache > 0 ? cache_levels(config) : tlb_levels(config);
+        double const levels = neighbour->cache > 0 ? count_caches(config) : count_tlbs(config);
         require(check, is_whole(neighbour->level) && neighbour->level < levels, "level",
                 "one of its %.0f levels", levels);
     }
