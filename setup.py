@@ -22,7 +22,7 @@ ALIGNED = "-falign-loops=32"
 
 core = Extension(
     "tlbprobe._core",
-    sources=sorted(map(str, Path("csrc").rglob("*.c"))),
+    sources=sorted(str(path) for path in Path("csrc").rglob("*.c") if "simulated" not in path.parts),
     depends=sorted(map(str, Path("csrc").rglob("*.h"))),
     include_dirs=["csrc", np.get_include()],
     define_macros=[

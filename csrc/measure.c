@@ -18,7 +18,7 @@ static int take_slice(struct tlb_run *run, uint64_t accesses, struct tlb_slice *
     int const begun = counting ? tlb_counting_begin(counting, round, row) : 0;
     uint64_t const cpu_start = tlb_clock_cpu_ns();
     uint64_t const start = tlb_clock_ns();
-    run->kernel->access(run, accesses);
+    int const accessed = tlb_run_access(run, accesses);
     uint64_t const end = tlb_clock_ns();
     uint64_t const cpu_end = tlb_clock_cpu_ns();
     int const ended = counting ? tlb_counting_end(counting, round, row) : 0;
@@ -28,12 +28,12 @@ static int take_slice(struct tlb_run *run, uint64_t accesses, struct tlb_slice *
                                 .minor = after.minor - before.minor,
                                 .major = after.major - before.major,
                                 .switches = after.switches - before.switches};
-    return begun < 0 ? begun : ended;
+    return begun < 0 ? begun : accessed < 0 ? accessed : ended;
 }
 
 static void warm(struct tlb_run *run, uint64_t accesses)
 {
-    run->kernel->access(run, run->lap < accesses ? run->lap : accesses);
+    (void)tlb_run_access(run, run->lap < accesses ? run->lap : accesses);
 }
 
 static void do_nothing(struct tlb_run *run, uint64_t accesses)

@@ -14,6 +14,7 @@
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
+ *   simulated/  a model of a processor, in place of clock.c and of memory (simulated/model.h)
  *   python/     the bridge: the only files that know Python and NumPy
  *
  * Every function returns 0 or -errno unless it says otherwise. Nothing here is global, prints, exits,
@@ -211,6 +212,17 @@ struct tlb_kernel {
      */
     void (*release)(struct tlb_run *run);
 };
+
+/* The accesses of a run: all that is timed, and all that a model of a processor sees. 0, but on a model. */
+#ifdef TLB_SIMULATED
+int tlb_run_access(struct tlb_run *run, uint64_t accesses);
+#else
+static inline int tlb_run_access(struct tlb_run *run, uint64_t accesses)
+{
+    run->kernel->access(run, accesses);
+    return 0;
+}
+#endif
 
 #define TLB_KERNELS(X) X(chase) X(stride) X(lookup) X(objects) X(jump) X(places)
 

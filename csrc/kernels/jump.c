@@ -17,6 +17,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifdef TLB_SIMULATED
+#include "simulated/hooks.h"
+#endif
+
 enum { CELLS_BETWEEN_POLLS = 1 << 14 };
 
 enum parameter { NODES, SPACING, PAGES, LINES, LINE, SEED };
@@ -101,12 +105,26 @@ static int jump_prepare(struct tlb_run *run, const struct tlb_poll *poll)
 
 /* -- The timed part: the cells themselves ------------------------------------------------------------- */
 
+#ifdef TLB_SIMULATED
+/* Machine code cannot be instrumented: the way that it takes is followed, cell by cell. */
+static uint64_t run_cells(uint64_t first, uint64_t accesses)
+{
+    const struct tlb_code *const code = tlb_code_here();
+    uint64_t cell = first;
+    for (; accesses > 0 && cell; accesses--) {
+        tlb_hook_jump(cell);
+        cell = tlb_code_next(code, (const unsigned char *)(uintptr_t)cell, cell);
+    }
+    return cell;
+}
+#else
 typedef void *cell_code(uint64_t accesses);
 
 static uint64_t run_cells(uint64_t first, uint64_t accesses)
 {
     return accesses ? address_of(((cell_code *)(uintptr_t)first)(accesses)) : first;
 }
+#endif
 
 static void jump_access(struct tlb_run *run, uint64_t accesses)
 {

@@ -10,6 +10,7 @@
  * (D. E. Knuth, The Art of Computer Programming 3, 6.4); by branches that are predicted wrongly where they
  * end, and between hits and misses; and by prefetchers that follow a probe into the next line.
  */
+#include "prefetch.h"
 #include "random.h"
 #include "tlbprobe.h"
 
@@ -325,7 +326,7 @@ __attribute__((noinline)) static void in_batches(struct tlb_run *run, uint64_t a
         for (uint64_t i = 0; i < count; i++) {
             keys[i] = next_key(&queries);
             homes[i] = home(&table, keys[i]);
-            __builtin_prefetch(homes[i]);
+            tlb_prefetch(homes[i]);
         }
         for (uint64_t i = 0; i < count; i++)
             found += find(&table, homes[i], keys[i]);
