@@ -671,12 +671,12 @@ def test_clock_moments_advance_together():
 
 
 def test_the_clock_can_be_waited_for():
-    raw, first = timing.Moment.now().raw_ns, _core.clock_ns()
+    raw, first = slices.Moment.now().raw_ns, _core.clock_ns()
     for seconds in (0, 0.003, 0.025):
         before = _core.clock_ns()
         _core.clock_wait(seconds)
         assert _core.clock_ns() - before >= seconds * 1e9
-    assert raw <= first <= _core.clock_ns() <= timing.Moment.now().raw_ns, "it is one clock"
+    assert raw <= first <= _core.clock_ns() <= slices.Moment.now().raw_ns, "it is one clock"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tlbprobe as tp
+from tlbprobe import _core
 
 PACKAGE = Path(tp.__file__).parent
 # Lower folders may not import higher ones, and no file of a folder one that imports it.
@@ -33,7 +34,6 @@ def module_of(path):
     return ".".join(("tlbprobe", *path.relative_to(PACKAGE).with_suffix("").parts))
 
 
-<<<<<<< HEAD
 def imports_of(path):
     """Modules of the package that a file imports, anywhere in it; what only type checking needs, aside."""
     tree = ast.parse(path.read_text())
@@ -80,7 +80,8 @@ def test_public_names_stay_what_they_are_when_every_module_is_imported():
         importlib.import_module(name)
     assert {name: getattr(tp, name) for name in tp.__all__} == before
     assert not {path.stem for path in PACKAGE.iterdir()} & set(tp.__all__)
-=======
+
+
 CSRC = Path(__file__).parents[1] / "csrc"
 
 
@@ -101,16 +102,9 @@ def test_the_manual_of_the_c_part_names_its_files():
 @pytest.mark.no_asan
 @pytest.mark.skipif(shutil.which("nm") is None, reason="no nm to list symbols with")
 def test_the_compiled_part_exports_nothing_but_itself():
-    command = ["nm", "--dynamic", "--defined-only", tp._core.__file__]
+    command = ["nm", "--dynamic", "--defined-only", _core.__file__]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert [line.split()[-1] for line in listed.splitlines()] == ["PyInit__core"]
-
-
-def test_events_is_a_function_and_its_module_can_be_imported():
-    """One name for both: what is public wins as an attribute."""
-    assert callable(tp.events)
-    assert importlib.import_module("tlbprobe.events").Event is sys.modules["tlbprobe.events"].Event
->>>>>>> bridge
 
 
 def test_every_public_name_is_documented():

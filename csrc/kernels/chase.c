@@ -6,7 +6,7 @@
  * that the working set falls into. Confounded by whatever both share: compare spread with packed nodes to
  * separate them. Several chains, each a cycle of its own on nodes of its own, have as many loads in flight:
  * access k belongs to chain k modulo their number. A store writes back to the node what was loaded from it,
- * so that its line is owned and dirty. Source: DESIGN.md, working set; the cycles themselves are in cycle.c.
+ * so that its line is owned and dirty. The cycles are made in cycle.c.
  */
 #include "tlbprobe.h"
 

@@ -5,7 +5,7 @@
  * Isolates, spread against packed, what instruction fetch waits for translation: one cell a page uses as many
  * pages as there are cells. Confounded by the branch target buffer, which holds as many jumps either way but
  * may find those of spread cells in fewer of its sets; by instruction caches and decoders. Where jumps are
- * predicted, fetch runs ahead of execution and hides a part of each miss. Source: DESIGN.md, working set.
+ * predicted, fetch runs ahead of execution and hides a part of each miss.
  *
  * The memory is written first and made executable then, never both at once; release makes it writable again.
  */
