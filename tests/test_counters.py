@@ -777,7 +777,7 @@ def test_an_unprivileged_user_counts_what_is_allowed(run_python):
         from tlbprobe.machine import facts
         level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
         tp.chase("64KiB", max_seconds=0.02)  # which imports what another user may not be allowed to read
-        facts._recent.cache_clear()
+        facts._recent_hosts().clear()
         if os.getuid() == 0:
             os.setuid(65534)
         asked = ["page-faults", "context-switches", "task-clock"]

@@ -18,6 +18,7 @@ import pytest
 
 import tlbprobe as tp
 from tlbprobe import _core
+from tlbprobe.cores.current import NATIVE
 from tlbprobe.machine import cpus
 from tlbprobe.measuring import slices
 from tlbprobe.results import analysis
@@ -667,7 +668,7 @@ def test_clock_moments_advance_together():
     read_ns, step_ns = _core.clock_calibrate()
     assert read_ns > 0
     assert step_ns >= 1
-    assert slices.shortest_slice_ns() >= max(slices.SHORTEST_NS, 999 * read_ns)
+    assert slices.shortest_slice_ns() >= max(NATIVE.shortest_ns, 999 * read_ns)
 
 
 def test_the_clock_can_be_waited_for():
@@ -766,7 +767,7 @@ class Simulated:
 @pytest.fixture
 def simulate(monkeypatch):
     def simulate(session, **limits):
-        monkeypatch.setattr(slices.time, "perf_counter", lambda: session.now)
+        monkeypatch.setattr(NATIVE, "now", lambda: session.now)
         found, warnings = slices.measure(session, **{"precision": 0.01, "max_seconds": 5.0, **limits})
         monkeypatch.undo()
         return found, warnings
@@ -787,7 +788,7 @@ def test_slices_are_long_enough_and_stop_when_precise(simulate, per_access, nois
     assert warnings == ()
     for part, true in zip(found, per_access, strict=True):
         assert part.ns.size >= analysis.FIRST_BATCH
-        assert part.accesses * true >= slices.TOO_SHORT * slices.SHORTEST_NS
+        assert part.accesses * true >= slices.TOO_SHORT * NATIVE.shortest_ns
         assert part.accesses * true <= 2 * slices.LONGEST_NS
         assert part.ns.size == found[0].ns.size
         assert analysis.precise(part.ns, 0.01)
@@ -799,7 +800,7 @@ def test_cold_caches_do_not_shorten_the_slices(simulate):
     """The first accesses of all miss every cache, and the slices were measured by them."""
     session = Simulated(1.0, cold=100.0)
     (found,), warnings = simulate(session)
-    assert found.accesses * 1.0 >= slices.TOO_SHORT * slices.SHORTEST_NS
+    assert found.accesses * 1.0 >= slices.TOO_SHORT * NATIVE.shortest_ns
     assert warnings == ()
 
 
@@ -810,7 +811,7 @@ def test_noise_is_answered_by_longer_slices(simulate):
             return super().measure(accesses, slices)
 
     (found,), _ = simulate(Averaging(100.0), max_seconds=60.0)
-    assert found.accesses * 100 > 1.5 * slices.SHORTEST_NS
+    assert found.accesses * 100 > 1.5 * NATIVE.shortest_ns
 
 
 @pytest.mark.parametrize("seconds", [0.2, 1.0, 10.0])

@@ -22,6 +22,7 @@ from .results.result import Result
 
 # Public names by the file that they live in, which is imported when one of them is used.
 HOMES = {
+    "cores.simulated": ("machines", "simulated"),
     "counters.groups": ("CounterEvent", "events"),
     "hierarchy.anatomy": ("Anatomy",),
     "hierarchy.effective": ("EffectivePageSize", "effective_page_size"),
@@ -77,6 +78,8 @@ def __dir__() -> list[str]:
 # The same for those who read types and run nothing; `make readme` writes it.
 if TYPE_CHECKING:
     # names
+    from .cores.simulated import machines as machines
+    from .cores.simulated import simulated as simulated
     from .counters.groups import CounterEvent as CounterEvent
     from .counters.groups import events as events
     from .hierarchy import model as model

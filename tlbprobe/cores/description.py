@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +220,8 @@ def describe(machine: str | os.PathLike[str]) -> Description:
     else:
         names = ", ".join(known)
         raise DescriptionError(f"machine={text!r} is neither a file that ends in .toml nor one of {names}")
+    import tomllib  # seldom wanted
+
     try:
         content = tomllib.loads(path.read_bytes().decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

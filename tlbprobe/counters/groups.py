@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..cores.current import current
+from ..cores.simulated import SimulatedCore
 from ..machine import cpus, paging
 from ..machine.facts import recent_host
 from ..memory.region import Region
@@ -40,6 +42,7 @@ from .events import (
     processor,
 )
 from .pmus import CORE
+from .simulated import counted_as, find_simulated
 
 Counts = npt.NDArray[np.int64]
 
@@ -558,6 +561,11 @@ def open_counters(names: Sequence[str], cpu: int) -> Iterator[Counting]:
     ------
     Counting
     """
+    core = current()
+    if isinstance(core, SimulatedCore):
+        with _counting_simulated(names, core) as counting:
+            yield counting
+        return
     on = processor("/", cpu)
     found = allowed(find(name, on) for name in expand(names, on))
     verdicts = prove(found.events, found.user_only, on)
@@ -568,6 +576,20 @@ def open_counters(names: Sequence[str], cpu: int) -> Iterator[Counting]:
         yield Counting(packed.groups, {**found.absent, **absent, **packed.absent}, found.user_only)
     finally:
         packed.close()
+
+
+@contextlib.contextmanager
+def _counting_simulated(names: Sequence[str], core: SimulatedCore) -> Iterator[Counting]:
+    """Groups of what a simulated processor counts: there are always counters enough."""
+    found = list(find_simulated(names, core))
+    events = [event for event in found if isinstance(event, Event)]
+    with contextlib.ExitStack() as stack:
+        groups = []
+        for first in range(0, len(events), _core.EVENTS_MOST):
+            some = tuple(events[first : first + _core.EVENTS_MOST])
+            counters = stack.enter_context(core.counter_group([event.encoding for event in some]))
+            groups.append(Group(some, counters))
+        yield Counting(groups, {one.name: one for one in found if isinstance(one, Absent)})
 
 
 # --- all there are ---------------------------------------------------------------------------------------
@@ -631,6 +653,10 @@ def events(cpu: int | None = None, names: Sequence[str] = ()) -> list[CounterEve
     True
     """
     cpus.check_cpu(cpu)
+    core = current()
+    if isinstance(core, SimulatedCore):
+        every = find_simulated(names or [*counted_as(core.description), "instructions"], core)
+        return [_event_here(one, one if isinstance(one, Absent) else None, None) for one in every]
     with cpus.pinned(cpu) as number:
         on = processor("/", number)
         wanted = [find(name, on) for name in expand(names, on)] if names else _everything(on)
@@ -641,6 +667,8 @@ def events(cpu: int | None = None, names: Sequence[str] = ()) -> list[CounterEve
 
 def whose_events(cpu: int | None = None) -> str:
     """What counts the events of a CPU: its design, and its PMU."""
+    if current().name:
+        return f"{current()}: everything is counted, exactly"
     number = _core.cpu() if cpu is None else cpu
     on = processor("/", number)
     unit = f"PMU {on.pmu.name}" if on.pmu else "no PMU to be seen"

@@ -13,10 +13,13 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
+from ..cores.current import current, once_a_core
+from ..cores.description import Description
+from ..cores.simulated import SimulatedCore
 from ..units import approximate_size, short_size
 from . import cpuid
 from .files import (
@@ -595,7 +598,20 @@ SUBJECTS: tuple[Callable[[_Readings], Iterable[Fact]], ...] = (
     _tlb_claims,
 )
 GROUPS = (
-    *("cpu", "cache", "tlb", "paging", "pages", "thp", "khugepaged", "hugetlb", "memory", "limit", "numa"),
+    *(
+        "simulation",
+        "cpu",
+        "cache",
+        "tlb",
+        "paging",
+        "pages",
+        "thp",
+        "khugepaged",
+        "hugetlb",
+        "memory",
+        "limit",
+        "numa",
+    ),
     *("swap", "ksm", "damon", "mglru", "virtualisation", "container", "process", "kernel", "clock", "load"),
     *("perf", "iommu"),
 )
@@ -628,6 +644,9 @@ def host(root: Root = "/", process: Process | None = None) -> Host:
     >>> machine.fact("pages.base").unit
     'B'
     """
+    core = current()
+    if process is None and is_live(root) and isinstance(core, SimulatedCore):
+        return _simulated_host(core)
     if process is None:
         process = this_process() if is_live(root) else Process()
     tree = _Readings(root, process)
@@ -636,20 +655,54 @@ def host(root: Root = "/", process: Process | None = None) -> Host:
     return Host(tuple(order), cpuid.tlb(process.cpuid))
 
 
-@lru_cache(maxsize=1)
-def _recent(minute: int) -> tuple[Host, dict[str, Any]]:
-    found = host()
-    return found, found.to_dict()
+def _simulated_host(core: SimulatedCore) -> Host:
+    """What a description says: these are facts, and there is nothing else to be known."""
+    described, source = core.description, "description of the machine"
+    facts = (
+        Fact("simulation.machine", core.name, None, source),
+        Fact("cpu.name", str(core), None, source),
+        Fact("cpu.microarchitecture", described.about, None, source),
+        Fact("cpu.frequency", described.ghz, "GHz", source),
+        Fact("pages.base", described.base_page, "B", source),
+        Fact("pages.pmd", pmd_size(), "B", source, "it has no such pages"),
+    )
+    return Host(facts, tuple(_rows_of(described)))
+
+
+def _rows_of(described: Description) -> Iterator[cpuid.TlbClaim]:
+    """Entries of each level, as a processor would claim them."""
+    for side, word in (("data", "data"), ("code", "instruction")):
+        mine = [level for level in described.tables["tlb"] if level["side"] in (side, "both")]
+        for number, level in enumerate(mine, 1):
+            for one in level["entries"]:
+                ways = one["ways"] or one["entries"]
+                pages = tuple(one["pages"])
+                yield cpuid.TlbClaim(number, word, pages, one["entries"], ways, source="description")
+
+
+@once_a_core
+def _recent_hosts() -> dict[int, tuple[Host, dict[str, Any]]]:
+    return {}
+
+
+def _recent() -> tuple[Host, dict[str, Any]]:
+    """Facts of this machine, and the same as plain JSON: looked at once a minute."""
+    known, minute = _recent_hosts(), int(time.monotonic() // 60)
+    if minute not in known:
+        known.clear()
+        found = host()
+        known[minute] = found, found.to_dict()
+    return known[minute]
 
 
 def recent_host() -> Host:
     """Facts of this machine, a minute old at most: settings may change while a process lives."""
-    return _recent(int(time.monotonic() // 60))[0]
+    return _recent()[0]
 
 
 def recent_record() -> dict[str, Any]:
     """The same as plain JSON."""
-    return _recent(int(time.monotonic() // 60))[1]
+    return _recent()[1]
 
 
 def _group(fact: Fact) -> str:
@@ -689,8 +742,15 @@ class Host(Mapping[str, Value | None]):
     @cached_property
     def hazards(self) -> tuple[Hazard, ...]:
         """What could spoil a measurement here, worst first."""
+        if self.simulated:
+            return ()
         found = (hazard for rule in HAZARD_RULES if (hazard := rule.hazard(self)))
         return tuple(sorted(found, key=lambda hazard: SEVERITIES.index(hazard.severity)))
+
+    @property
+    def simulated(self) -> str:
+        """Name of the simulated machine that this is; empty of a real one."""
+        return str(self.get("simulation.machine") or "")
 
     def hazards_for(self, probe: str) -> tuple[Hazard, ...]:
         """Return the hazards that touch the results of one probe."""
@@ -722,6 +782,8 @@ class Host(Mapping[str, Value | None]):
         name = self.get("cpu.name") or self.get("cpu.vendor") or "unknown processor"
         kinds = {"True": "guest", "False": "bare metal"}
         guest = kinds.get(str(self.get("virtualisation.guest")), "guest or bare metal")
+        if self.simulated:
+            return f"{name}: {self['cpu.microarchitecture']}"
         design = self.get("cpu.microarchitecture") or "unknown design"
         return f"{name} ({design}), {guest}, Linux {self.get('kernel.release') or 'unknown'}"
 

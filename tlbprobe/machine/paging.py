@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..cores.current import current
 from .files import CPUS, Root, bracketed, is_live, list_names, parse_fields, read_int, read_text
 
 THP = "sys/kernel/mm/transparent_hugepage"
 HUGETLB = "sys/kernel/mm/hugepages"
 PR_GET_THP_DISABLE = 42
 PR_GET_MEMORY_MERGE = 68
+PLENTY = 1 << 62  # bytes
 
 
 # --- pages -----------------------------------------------------------------------------------------------
@@ -20,11 +22,25 @@ PR_GET_MEMORY_MERGE = 68
 
 def base_page_size() -> int:
     """Bytes of the smallest translation unit."""
-    return os.sysconf("SC_PAGESIZE")
+    return current().pages[0] if current().pages else os.sysconf("SC_PAGESIZE")
+
+
+def _given_pages(root: Root) -> tuple[int, ...]:
+    """Page sizes of a simulated machine, if that is what the running one is; else none."""
+    return current().pages if is_live(root) else ()
+
+
+def _given_pmd(root: Root) -> int | None:
+    """Bytes that one of its page tables maps, if it has such pages."""
+    pages = _given_pages(root)
+    size = pages[0] // 8 * pages[0] if pages else 0
+    return size if size in pages else None
 
 
 def cache_line_size(root: Root = "/") -> int:
     """Bytes of one cache line; 64 where neither sysfs nor the C library knows."""
+    if _given_pages(root):
+        return current().line
     line = read_int(root, f"{CPUS}/cpu0/cache/index0/coherency_line_size")
     if not _is_line(line) and is_live(root) and "SC_LEVEL1_DCACHE_LINESIZE" in os.sysconf_names:
         line = os.sysconf("SC_LEVEL1_DCACHE_LINESIZE")
@@ -37,6 +53,8 @@ def _is_line(line: int | None) -> bool:
 
 def pmd_size(root: Root = "/") -> int | None:
     """Bytes of a PMD-sized transparent huge page."""
+    if _given_pages(root):
+        return _given_pmd(root)
     size = read_int(root, f"{THP}/hpage_pmd_size")
     return size if size is not None and is_page_size(size) else None
 
@@ -48,6 +66,8 @@ def is_page_size(size: int) -> bool:
 
 def thp_mode(root: Root = "/") -> str | None:
     """Return the transparent huge page mode: ``always``, ``madvise`` or ``never``."""
+    if _given_pages(root):
+        return "madvise"
     return bracketed(read_text(root, f"{THP}/enabled"))
 
 
@@ -64,6 +84,8 @@ def shmem_is_small(root: Root = "/") -> bool:
 
 def mthp_modes(root: Root = "/") -> dict[int, str]:
     """Mode of each transparent huge page size in bytes, ``inherit`` included; shmem-only sizes left out."""
+    if pages := _given_pages(root):
+        return dict.fromkeys((size for size in pages[1:] if size <= (_given_pmd(root) or 0)), "inherit")
     modes = {size: bracketed(read_text(root, f"{THP}/{name}/enabled")) for size, name in _sized(root, THP)}
     return {size: mode for size, mode in sorted(modes.items()) if mode}
 
@@ -81,6 +103,8 @@ def thp_disabled() -> int | None:
 
     Set by ``prctl(PR_SET_THP_DISABLE)`` and inherited through exec; advice is then silently ineffective.
     """
+    if _given_pages("/"):
+        return 0
     flags = ask_prctl(PR_GET_THP_DISABLE)
     if flags >= 0:
         return flags
@@ -120,6 +144,9 @@ POOL_FILES = tuple(f"{count}_hugepages" for count in ("nr", "free", "resv", "sur
 
 def hugetlb_pools(root: Root = "/") -> dict[int, HugetlbPool]:
     """Reserved pool by page size in bytes; a pool that cannot be read whole is left out."""
+    if pages := _given_pages(root):  # no pool is too small
+        large = (size for size in pages[1:] if size >= (_given_pmd(root) or 0))
+        return {size: HugetlbPool(size, PLENTY // size, PLENTY // size, 0, 0, 0) for size in large}
     return {size: pool for size, name in sorted(_sized(root, HUGETLB)) if (pool := _pool(root, size, name))}
 
 
@@ -131,6 +158,8 @@ def _pool(root: Root, size: int, name: str) -> HugetlbPool | None:
 
 def default_hugetlb_size(root: Root = "/") -> int | None:
     """Page size of a plain MAP_HUGETLB."""
+    if _given_pages(root):
+        return _given_pmd(root)
     size = parse_fields(read_text(root, "proc/meminfo")).get("Hugepagesize")
     return size if size and is_page_size(size) else None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import operator
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ import numpy as np
 
 from .. import _core
 from ..checks import check_flag, check_number
+from ..cores.current import current
 from ..machine import cpus
 from ..machine.facts import recent_record
 from ..memory.backing import Backing
@@ -165,9 +165,9 @@ class Point:
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Time a step of the set-up."""
-        start = time.perf_counter()
+        start = current().now()
         yield
-        self.setup[name] = time.perf_counter() - start
+        self.setup[name] = current().now() - start
 
     @contextlib.contextmanager
     def prepared(self, step: str) -> Iterator[_core.Session]:
@@ -179,7 +179,7 @@ class Point:
 
     def _prepare(self) -> _core.Session:
         try:
-            return _core.Session([place.part for place in self.places])
+            return current().session([place.part for place in self.places])
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
@@ -226,9 +226,9 @@ class Point:
             return
         from ..counters.groups import open_counters  # seldom wanted, and slow to load
 
-        start = time.perf_counter()
+        start = current().now()
         with open_counters(self.common.counters, self.cpu) as self.counting:
-            self.setup["counters"] = time.perf_counter() - start
+            self.setup["counters"] = current().now() - start
             yield self.counting.open
 
     def _prove(self) -> list[Backing]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..cores.current import current, once_a_core
 from ..results import analysis
 
 if TYPE_CHECKING:
     from ..counters.groups import Groups
 
-SHORTEST_NS = 100e3  # of a slice; the clock costs tens of nanoseconds, interrupts come a few hundred a second
 LAP_SECONDS = 0.05  # of the untimed lap before the first slice, a tenth of the time for all at most
 LAP_ACCESSES = 1 << 13  # at once: a few milliseconds where every access misses
 TOO_SHORT = 0.75  # of the length aimed at: a slice that takes less was measured too short
@@ -58,23 +56,23 @@ class Moment:
     @classmethod
     def now(cls) -> Moment:
         """Read them together."""
-        return cls(*_core.clock_moment())
+        return cls(*current().moment())
 
 
-@functools.cache
+@once_a_core
 def tick_rate() -> float | None:
     """Ticks of the tick counter per nanosecond, calibrated once; ``None`` where there is no counter."""
     start = Moment.now()
-    time.sleep(2 * LEAST_CHECK_NS * 1e-9)
+    current().wait(2 * LEAST_CHECK_NS * 1e-9)
     end = Moment.now()
     return (end.ticks - start.ticks) / (end.raw_ns - start.raw_ns) if start.ticks else None
 
 
-@functools.cache
+@once_a_core
 def shortest_slice_ns() -> float:
     """Shortest slice of which the clock costs little enough."""
-    read_ns, step_ns = _core.clock_calibrate()
-    return max(SHORTEST_NS, read_ns / CLOCK_SHARE, step_ns / CLOCK_SHARE)
+    read_ns, step_ns = current().calibrate()
+    return max(current().shortest_ns, read_ns / CLOCK_SHARE, step_ns / CLOCK_SHARE)
 
 
 def clock_complaint(start: Moment, end: Moment, rate: float | None) -> str:
@@ -122,12 +120,12 @@ def measure(
     """
     rate = tick_rate()
     start = Moment.now()
-    deadline = time.perf_counter() + max_seconds
+    deadline = current().now() + max_seconds
     _lap(session, min(LAP_SECONDS, max_seconds / 10))
     rounds, accesses, settled = _find_length(session, deadline, groups)
     while not all(analysis.precise(ns, precision) for ns in rounds.ns(accesses)):
         seconds = _round_seconds(rounds)
-        affordable = int((deadline - time.perf_counter()) / seconds)
+        affordable = int((deadline - current().now()) / seconds)
         batch = min(analysis.next_batch(rounds.slices), affordable, MOST_SLICES)
         if batch < 1:
             break
@@ -263,9 +261,9 @@ def _lap(session: _core.Session, seconds: float) -> None:
     third faster than all that came after, which a low quantile would have taken for the truth.
     """
     chunk = tuple(min(lap, LAP_ACCESSES) for lap in session.laps)
-    end = time.perf_counter() + seconds
+    end = current().now() + seconds
     done = 0
-    while done < max(session.laps) and time.perf_counter() < end:
+    while done < max(session.laps) and current().now() < end:
         session.measure(chunk, 1)
         done += 2 * LAP_ACCESSES  # as many again come before the slice
 
@@ -280,7 +278,7 @@ def _find_length(
     while True:
         accesses = tuple(max(1, round(target / ns)) for ns in per_access)
         seconds = turns * sum(n * ns for n, ns in zip(accesses, per_access, strict=True)) * 1e-9
-        affordable = int((deadline - time.perf_counter()) / seconds)
+        affordable = int((deadline - current().now()) / seconds)
         batch = min(analysis.FIRST_BATCH, max(LEAST_SLICES, affordable))
         rounds = Rounds(session.measure(accesses, batch, groups))
         series = rounds.ns(accesses)
@@ -290,7 +288,7 @@ def _find_length(
                 return rounds, accesses, batch == analysis.FIRST_BATCH
             target *= 2
         next_seconds = turns * len(series) * target * 1e-9 * analysis.FIRST_BATCH
-        if target > LONGEST_NS or next_seconds > deadline - time.perf_counter():
+        if target > LONGEST_NS or next_seconds > deadline - current().now():
             return rounds, accesses, False
 
 
@@ -299,7 +297,7 @@ def _pilot(session: _core.Session) -> list[float]:
     accesses = [64] * len(session.laps)
     while True:
         ns = session.measure(tuple(accesses), 1)["ns"][:, 0]
-        short = ns < SHORTEST_NS / 4
+        short = ns < shortest_slice_ns() / 4
         if not short.any():
             return [float(each) for each in ns / accesses]
         accesses = [n * 4 if again else n for n, again in zip(accesses, short, strict=True)]

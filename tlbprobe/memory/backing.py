@@ -14,7 +14,7 @@ from ..machine import paging
 from ..units import approximate_size, format_size
 from .policies import PagePolicy
 
-Proof = Literal["proved", "consistent", "unknown"]
+Proof = Literal["proved", "consistent", "unknown", "simulated"]
 
 
 # --- backing ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
+from ..cores.current import current
 from ..machine import files, paging
 from ..units import format_size, page_suffix
 
@@ -157,9 +158,11 @@ def piece_of(policy: PagePolicy) -> int:
 
 
 def mapping_request(policy: PagePolicy) -> dict[str, int]:
-    """How a mapping on a policy is made, as _core takes it."""
+    """How a mapping on a policy is made, as _core takes it; that of a simulated machine is address space."""
     base = paging.base_page_size()
     page = policy.page_size or base
+    if current().pages:
+        return {"alignment": alignment_of(policy), "base_page": base, "page": page}
     return {
         "alignment": alignment_of(policy),
         "base_page": base,

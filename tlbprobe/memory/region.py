@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
-import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from .. import _core
+from ..cores.current import current
 from ..machine import paging
 from ..units import Size, approximate_size, format_size, parse_size
 from .backing import Backing, BackingError, Scan, complaint, count_granule, judge_backing, read_smaps
@@ -92,6 +92,7 @@ class Region(_core.Mapping):
     ) -> None:
         if not self.closed:
             raise RuntimeError("this Region is mapped already: create another one")
+        self.core = current()
         self.size = parse_size(size)
         self.policy = find_policy(pages)
         self.strict = strict
@@ -104,15 +105,16 @@ class Region(_core.Mapping):
             raise ValueError(f"touch={touch!r} must be 'random' or 'sequential'")
         what = f"Region(size={format_size(self.size)!r}, pages={self.pages!r})"
         mapped = mapped_size(self.size, self.policy)
-        check_budget(mapped, self.policy, what)
+        check_budget(mapped, find_policy("base") if self.core.pages else self.policy, what)
         self._check_offered(what)
         with self._shortage(what):
             with self._step("map"):
                 self._map(mapped)
             try:
-                self._advise()
-                self._populate()
-                self._warm()
+                if self._give_back is None:
+                    self._advise()
+                    self._populate()
+                    self._warm()
                 with self._step("proof"):
                     self._hugetlb_size = self._read_hugetlb_size()
                     self.check_backing()
@@ -121,6 +123,7 @@ class Region(_core.Mapping):
                 raise
 
     sparse: ClassVar[bool] = False  # whether most of it has no page
+    _give_back: Callable[[], object] | None = None  # where a simulated machine makes its pages
 
     @property
     def pages(self) -> str:
@@ -139,9 +142,9 @@ class Region(_core.Mapping):
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start = current().now()
         yield
-        self.setup[name] = time.perf_counter() - start
+        self.setup[name] = current().now() - start
 
     @contextmanager
     def _shortage(self, what: str) -> Iterator[None]:
@@ -158,7 +161,20 @@ class Region(_core.Mapping):
             raise
 
     def _map(self, mapped: int) -> None:
-        super().__init__(mapped, **mapping_request(self.policy), sparse=self.sparse)
+        sparse = self.sparse or bool(self.core.pages)
+        super().__init__(mapped, **mapping_request(self.policy), sparse=sparse)
+        self._give_back = self.core.adopt(self, self._page)
+
+    @property
+    def _page(self) -> int:
+        """Bytes of the pages of the policy; the kernel's choice is the base page where there is no kernel."""
+        return self.policy.page_size or paging.base_page_size()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._give_back is not None and not self.closed:
+            self._give_back()
+        super().close()
 
     def _advise(self) -> None:
         advice = advice_for(self.policy)
@@ -258,6 +274,8 @@ class Region(_core.Mapping):
         if size > self.mapped_bytes:
             raise ValueError(f"working_set={size} is more than the {self.mapped_bytes} bytes of this Region")
         size = round_up(size, self.base_page)
+        if self._give_back is not None:
+            return Backing(self.pages, self._page, {self._page: 1.0}, "simulated", str(self.core))
         huge = self._hugetlb_size if self.policy.kind == "hugetlb" else paging.pmd_size()
         scan = self._scan(size)
         if not folios:
@@ -325,6 +343,7 @@ class SparseRegion(Region):
     sparse: ClassVar[bool] = True
 
     def __init__(self, size: int, touched: int, what: str, *, strict: bool = True) -> None:
+        self.core = current()
         self.size = size
         self.policy = find_policy("base")
         self.strict = strict
@@ -345,13 +364,16 @@ class SparseRegion(Region):
                 f"({error.strerror}): most machines give a process 128 TiB, with what it uses already"
             ) from error
         try:
-            self._advise()
+            if self._give_back is None:
+                self._advise()
         except BaseException:
             self.close()
             raise
 
     def backing(self, working_set: Size | None = None, *, folios: bool = False) -> Backing:
         """Read which pages back what was touched; `working_set` and `folios` are for other regions."""
+        if self._give_back is not None:
+            return super().backing(self.size)
         scan = self._scan(self.mapped_bytes)
         touched = None if scan is None else replace(scan, size=self.touched_bytes)
         return judge_backing(self.policy, touched, self._granule, paging.pmd_size())

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..checks import check_choice, check_whole
+from ..cores.current import only_here
 from ..machine import cpus, files, paging
 from ..machine.facts import recent_record
 from ..measuring.children import failure, scanned_backing
@@ -508,6 +509,7 @@ def fault(
     >>> m.faults["minor"] == m.faults["expected"] == m.ns.size
     True
     """
+    only_here("fault")
     plan = _plan(size, pages, kind, order, threads, step, access)
     common = Common(strict, seed, cpu, counters=counters)
     if cpu is not None and threads > 1:

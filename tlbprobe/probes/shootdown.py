@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..checks import check_choice, check_whole
+from ..cores.current import only_here
 from ..machine import files, paging
 from ..machine.facts import recent_record
 from ..measuring.children import failure, scanned_backing
@@ -201,6 +202,7 @@ def shootdown(
     >>> m.ns.size, m.others.shape
     (256, (0, 256))
     """
+    only_here("shootdown")
     policy = find_policy("base" if pages is None else pages)
     common = Common(strict, seed, cpu, counters=counters)
     plan = ShootdownPlan(policy, kind, *_check(size, policy, kind, step), _callers_and_others(threads, cpu))

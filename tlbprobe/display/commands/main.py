@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ...cores.simulated import simulated
 from ...record import COMMAND_HELPS, RECORDS
 from ...results.result import (
     FileFormatError,
@@ -17,6 +19,10 @@ from ...results.result import (
 from . import anatomy, curve, events, fault, host, pages, plot, probe, show, stat, whatif
 from .output import DONE, INTERRUPTED, REFUSED, USAGE, complain
 
+SIMULATE = (
+    "measure on a simulated processor instead of this machine: one that comes with the package, such as "
+    "skylake, or a TOML file of your own"
+)
 # Commands of probes that can do more than measure; the others follow from the record.
 OWN: dict[str, Any] = {"fault": fault}
 
@@ -28,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             options = build_parser().parse_args(arguments)
-            status = int(options.run(options))
+            with simulated(options.simulate) if options.simulate else contextlib.nullcontext():
+                status = int(options.run(options))
             if sys.stdout is not None:  # somebody may have closed it
                 sys.stdout.flush()
             return status
@@ -59,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=f"SIZE is in {COMMAND_HELPS['size']}. 'tlbprobe COMMAND --help' says more.",
     )
     parser.add_argument("--version", action="version", version=f"tlbprobe {package_version()}")
+    parser.add_argument("--simulate", metavar="MACHINE", help=SIMULATE)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     curve.add(commands)
     for name, record in RECORDS.items():
