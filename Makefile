@@ -75,9 +75,10 @@ smoke: $(VENV)/wheel ## Install the sdist on every other CPython of this machine
 notebooks: $(VENV)/notebook ## Open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks $(ARGS)
 
-readme: $(VENV)/wheel ## Draw the pictures of the README again from their recorded results
+readme: $(VENV)/wheel ## Write anew what follows from the code: names, tables of the docs, pictures
+	$(BIN)/python tools/generate.py
 	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-curve.npz README.png
-	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-anatomy.npz README-anatomy.png
+	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-anatomy.npz docs/anatomy.png
 
 clean: ## Remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -5,13 +5,15 @@ python tools/generate.py [--check]: with --check nothing is written, and what is
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import tlbprobe as tp
-from tlbprobe.record import RECORDS
+from tlbprobe.display.commands.main import build_parser
+from tlbprobe.record import RECORDS, Probe
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,17 +47,35 @@ def table(rows: list[tuple[str, ...]]) -> str:
 
 
 def probes(text: str) -> str:
-    """Every probe: its question, what one access is, and its own parameters."""
+    """Every probe: its question, what one access is, its own parameters; then what its docstring notes."""
     rows = [("probe", "tells", "a time is of one", "parameters of its own")]
     for name, record in RECORDS.items():
         own = ", ".join(f"`{parameter}`" for parameter in record.own_parameters)
         rows.append((f"`{name}`", record.question, record.word, own))
-    return between(text, "<!-- probes -->", "<!-- end of probes -->", table(rows))
+    about = (f"\n## `{name}`\n\n{notes(record)}\n" for name, record in RECORDS.items())
+    return between(text, "<!-- probes -->", "<!-- end of probes -->", table(rows) + "".join(about) + "\n")
+
+
+def notes(record: Probe) -> str:
+    """What a probe isolates, what confounds it, and its limits: the notes of its docstring, in Markdown."""
+    doc = inspect.getdoc(record.function) or ""
+    text = " ".join(doc.partition("Notes\n-----\n")[2].partition("\n\n")[0].split())
+    text = re.sub(r" \[\d+\]_", "", text).replace("``", "`")  # references to articles; code
+    return re.sub(r" ?\b(Isolates|Confounded by|Limits)(?=[:,])", r"\n\n**\1**", text).strip()
+
+
+def commands(text: str) -> str:
+    """Every command, with the line that its help begins with."""
+    rows = [("command", "does")]
+    named = next(action.choices for action in build_parser()._actions if action.choices)
+    rows += [(f"`tlbprobe {name}`", parser.description) for name, parser in dict(named).items()]
+    return between(text, "<!-- commands -->", "<!-- end of commands -->", table(rows))
 
 
 GENERATED: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("tlbprobe/__init__.py", names),
     ("docs/probes.md", probes),
+    ("docs/commands.md", commands),
 )
 
 
