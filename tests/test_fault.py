@@ -1519,7 +1519,7 @@ def test_command_for_parts(run, tmp_path):
         (["1MiB,2MiB", "--parts"], 2, "size='1MiB,2MiB'"),
         (["1MiB", "--kind", "touch"], 2, "'touch' is none of read, write"),
         (["1MiB", "--kind", "pread", "--pages", "thp"], 2, "makes no sense"),
-        (["1MiB", "--kind", "pread", "--path", "/none"], 1, "/none"),
+        (["1MiB", "--kind", "pread", "--path", "/proc/none"], 1, "/proc/none"),
         (["1024TiB"], 1, "MemAvailable"),
     ],
 )

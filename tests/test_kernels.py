@@ -205,7 +205,7 @@ def shootdown(kind="unmap", **changes):
 # Every callable and attribute of _core, each of which leaves nothing behind, nor does its refusal.
 LEAKS = {
     "kernels": lambda _: _core.kernels(),
-    "open_unnamed": lambda _: (unnamed(), refused(lambda: _core.open_unnamed("/none", 0), OSError)),
+    "open_unnamed": lambda _: (unnamed(), refused(lambda: _core.open_unnamed("/proc/none", 0), OSError)),
     "clock_ns": lambda _: _core.clock_ns(),
     "clock_wait": lambda _: (_core.clock_wait(0), refused(lambda: _core.clock_wait(-1), ValueError)),
     "clock_moment": lambda _: _core.clock_moment(),

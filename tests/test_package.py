@@ -63,6 +63,11 @@ def test_every_folder_has_its_place():
     assert {folder(name) for name in NAMES} == set(ORDER)
 
 
+def test_the_architecture_names_the_folders_in_this_order():
+    text = (Path(__file__).parents[1] / "ARCHITECTURE.md").read_text()
+    assert re.findall(r"^\| `tlbprobe/(\w+)/` \|", text, re.MULTILINE) == FOLDERS.split()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_file_imports_from_a_higher_folder(name):
     for imported in IMPORTS[name]:

@@ -435,7 +435,7 @@ def test_touched_is_refused_where_bits_are_not_real(monkeypatch):
 
 def test_a_trial_of_the_bits_that_cannot_run(monkeypatch):
     accessed.why_touched_is_unknown.cache_clear()
-    monkeypatch.setattr(accessed.sys, "executable", "/nonexistent/python")
+    monkeypatch.setattr(accessed.sys, "executable", "/proc/nonexistent/python")
     try:
         assert "could not be run" in accessed.why_touched_is_unknown()
     finally:
@@ -1238,7 +1238,7 @@ def test_json_and_files(command, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "status"),
-    [("no-such-program-here", 127), ("/no/such/program", 127), ("/etc/passwd", 126), ("/", 126)],
+    [("no-such-program-here", 127), ("/proc/no-such-program", 127), ("/etc/passwd", 126), ("/", 126)],
 )
 def test_what_cannot_be_run(command, name, status):
     found, out, err = command("stat", "--no-touched", "--", name, "argument")
@@ -1253,7 +1253,7 @@ def test_what_cannot_be_run(command, name, status):
     ("text", "status", "words"),
     [
         ("exit 3\n", 126, "no shell is started"),
-        ("#!/nonexistent/interpreter\n", 127, "the interpreter of its '#!' line"),
+        ("#!/proc/nonexistent/interpreter\n", 127, "the interpreter of its '#!' line"),
     ],
 )
 def test_what_has_no_interpreter(command, tmp_path, text, status, words):
@@ -1302,7 +1302,7 @@ WRONG = [
     ({"argv": ["true"], "touched": "no"}, TypeError, "touched='no'"),
     ({"argv": ["true"], "counters": "cycles"}, TypeError, "counters='cycles'"),
     ({"argv": ["true"], "counters": [1]}, TypeError, "counters="),
-    ({"argv": ["true"], "against": "/nonexistent"}, FileNotFoundError, "nonexistent"),
+    ({"argv": ["true"], "against": "/proc/nonexistent"}, FileNotFoundError, "nonexistent"),
 ]
 
 

@@ -657,7 +657,7 @@ WRONG = [
     (("ls",), {}, TypeError, "no shell"),
     ((["true"],), {"variants": ["x"]}, ValueError, "variants='x'"),
     ((["true"],), {"rounds": True}, TypeError, "rounds=True"),
-    ((["true"],), {"stdin": "/nonexistent"}, FileNotFoundError, "nonexistent"),
+    ((["true"],), {"stdin": "/proc/nonexistent"}, FileNotFoundError, "nonexistent"),
 ]
 
 
@@ -760,9 +760,9 @@ def test_a_pipe_is_announced_and_has_a_limit(monkeypatch):
     assert [text.partition(":")[0] for text in told[1:]] == ["standard input is a pipe"]
 
 
-def test_a_folder_is_no_input():
-    with pytest.raises(IsADirectoryError, match="folder: '/tmp'"):
-        tp.whatif(["true"], stdin="/tmp", progress=False)
+def test_a_folder_is_no_input(tmp_path):
+    with pytest.raises(IsADirectoryError, match=f"folder: '{tmp_path}'"):
+        tp.whatif(["true"], stdin=str(tmp_path), progress=False)
 
 
 def test_the_reference_alone_is_no_trial():
