@@ -369,7 +369,7 @@ def draw_sweep(result: Sweep, ax: Axes | None = None) -> Axes:
         _count_axis(ax, table[x].tolist(), x)
     else:
         ax.set_xlabel(x.replace("_", " "))
-    if result.probe == "translation":
+    if any(isinstance(point, Translation) for point in result.points.values()):
         _cost_axis(ax, table["low_ns"])
     else:
         _log_ns(ax, np.concatenate([table[name] for name in names]))
