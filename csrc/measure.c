@@ -10,7 +10,8 @@
 /* The CPU clock is read next to the wall clock, so that their difference is time taken away; counters are
  * read outside of both. */
 static int take_slice(struct tlb_run *run, uint64_t accesses, struct tlb_slice *slice,
-                      const struct tlb_counting *counting, uint64_t round, uint64_t *row)
+                      const struct tlb_counting *counting, uint64_t round, uint64_t *row,
+                      const struct tlb_poll *poll)
 {
     if (counting)
         tlb_counting_clear(counting, row);
@@ -18,7 +19,7 @@ static int take_slice(struct tlb_run *run, uint64_t accesses, struct tlb_slice *
     int const begun = counting ? tlb_counting_begin(counting, round, row) : 0;
     uint64_t const cpu_start = tlb_clock_cpu_ns();
     uint64_t const start = tlb_clock_ns();
-    int const accessed = tlb_run_access(run, accesses);
+    int const accessed = tlb_run_access(run, accesses, poll);
     uint64_t const end = tlb_clock_ns();
     uint64_t const cpu_end = tlb_clock_cpu_ns();
     int const ended = counting ? tlb_counting_end(counting, round, row) : 0;
@@ -28,12 +29,12 @@ static int take_slice(struct tlb_run *run, uint64_t accesses, struct tlb_slice *
                                 .minor = after.minor - before.minor,
                                 .major = after.major - before.major,
                                 .switches = after.switches - before.switches};
-    return begun < 0 ? begun : accessed < 0 ? accessed : ended;
+    return accessed < 0 ? accessed : begun < 0 ? begun : ended;
 }
 
-static void warm(struct tlb_run *run, uint64_t accesses)
+static int warm(struct tlb_run *run, uint64_t accesses, const struct tlb_poll *poll)
 {
-    (void)tlb_run_access(run, run->lap < accesses ? run->lap : accesses);
+    return tlb_run_access(run, run->lap < accesses ? run->lap : accesses, poll);
 }
 
 static void do_nothing(struct tlb_run *run, uint64_t accesses)
@@ -42,7 +43,7 @@ static void do_nothing(struct tlb_run *run, uint64_t accesses)
 }
 
 /* Counts slices of nothing, some in every turn: what reading clocks and counters counts itself. */
-static int find_cost(const struct tlb_counting *counting)
+static int find_cost(const struct tlb_counting *counting, const struct tlb_poll *poll)
 {
     enum { TRIES = 8 };
     static const struct tlb_kernel nothing = {.access = do_nothing};
@@ -52,7 +53,7 @@ static int find_cost(const struct tlb_counting *counting)
     for (uint64_t round = 0; round < TRIES * tlb_counting_turns(counting) && status == 0; round++) {
         status = tlb_counting_turn(counting, round);
         if (status == 0)
-            status = take_slice(&run, 0, &slice, counting, round, counting->rows);
+            status = take_slice(&run, 0, &slice, counting, round, counting->rows, poll);
         tlb_counting_learn(counting, counting->rows);
     }
     return status;
@@ -67,7 +68,7 @@ struct work {
 
 /* One slice of every run. */
 static int take_round(const struct work *work, uint64_t k, struct tlb_slice *out,
-                      const struct tlb_counting *counting)
+                      const struct tlb_counting *counting, const struct tlb_poll *poll)
 {
     size_t const width = counting ? tlb_counting_width(counting) : 0;
     int status = counting ? tlb_counting_turn(counting, k) : 0;
@@ -75,8 +76,9 @@ static int take_round(const struct work *work, uint64_t k, struct tlb_slice *out
         uint64_t const place = r * work->slices + k;
         uint64_t *const row = counting ? counting->rows + place * width : NULL;
         if (k == 0 || work->count > 1)
-            warm(work->runs[r], work->accesses[r]);
-        status = take_slice(work->runs[r], work->accesses[r], &out[place], counting, k, row);
+            status = warm(work->runs[r], work->accesses[r], poll);
+        if (status == 0)
+            status = take_slice(work->runs[r], work->accesses[r], &out[place], counting, k, row, poll);
         if (counting)
             tlb_counting_discount(counting, row);
     }
@@ -88,12 +90,12 @@ int tlb_measure(struct tlb_run *const *runs, const uint64_t *accesses, size_t co
                 const struct tlb_poll *poll)
 {
     struct work const work = {runs, accesses, count, slices};
-    int status = counting ? find_cost(counting) : 0;
+    int status = counting ? find_cost(counting, poll) : 0;
     for (uint64_t k = 0; k < slices && status == 0; k++) {
         status = tlb_ask(poll);
         witness[k] = tlb_clock_witness();
         if (status == 0)
-            status = take_round(&work, k, out, counting);
+            status = take_round(&work, k, out, counting, poll);
     }
     witness[slices] = tlb_clock_witness();
     if (counting)

@@ -9,12 +9,13 @@
  *   touch.c     touches of pages, each with its own time, by one or more threads
  *   fault.c     what the first touch of a page costs, kind by kind
  *   shootdown.c what giving pages back costs the caller, and the threads on other CPUs
- *   counters.c  performance counters: groups of perf events, read around slices
+ *   counters.c  performance counters: groups of perf events
+ *   counting.c  groups of counters around slices
  *   program.c   somebody else's program: started, held, let go, followed to its end
  *   machine.c   what only this instruction set knows: tick counter, CPUID
  *   code.c      machine code that jumps, of both instruction sets on any machine (code.h)
  *   kernels/    one access pattern a file
- *   simulated/  a model of a processor, in place of clock.c and of memory (simulated/model.h)
+ *   simulated/  a model of a processor, in place of clock.c, counters.c and memory (simulated/model.h)
  *   python/     the bridge: the only files that know Python and NumPy
  *
  * Every function returns 0 or -errno unless it says otherwise. Nothing here is global, prints, exits,
@@ -211,14 +212,19 @@ struct tlb_kernel {
     /* Undoes what prepare did beyond writing to its bytes; NULL: nothing. Called once, whatever prepare said.
      */
     void (*release)(struct tlb_run *run);
+    /* The place among its parameters of how many accesses it begins at once; 0: one. Where a slice ends after
+     * a multiple of these, the next one goes on as if there had been no end. */
+    size_t together;
 };
 
-/* The accesses of a run: all that is timed, and all that a model of a processor sees. 0, but on a model. */
+/* The accesses of a run: all that is timed, and all that a model of a processor sees. Hardware is not
+ * disturbed by questions, and this is 0 there; a model takes long enough to be asked in between. */
 #ifdef TLB_SIMULATED
-int tlb_run_access(struct tlb_run *run, uint64_t accesses);
+int tlb_run_access(struct tlb_run *run, uint64_t accesses, const struct tlb_poll *poll);
 #else
-static inline int tlb_run_access(struct tlb_run *run, uint64_t accesses)
+static inline int tlb_run_access(struct tlb_run *run, uint64_t accesses, const struct tlb_poll *poll)
 {
+    (void)poll;
     run->kernel->access(run, accesses);
     return 0;
 }

@@ -168,4 +168,5 @@ const struct tlb_kernel tlb_kernel_chase = {
     .access = chase_access,
     .verify = chase_verify,
     .pass = chase_pass,
+    .together = CHAINS,
 };

@@ -390,4 +390,5 @@ const struct tlb_kernel tlb_kernel_lookup = {
     .prepare = lookup_prepare,
     .access = lookup_access,
     .verify = lookup_verify,
+    .together = BATCH,
 };

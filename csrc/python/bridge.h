@@ -1,6 +1,6 @@
 /*
- * What the files of the bridge share, and what each of them offers to module.c. It alone includes Python.h
- * and NumPy, and they alone include it.
+ * What the files of the bridge share, and what each of them offers to the two modules. It alone includes
+ * Python.h and NumPy, and they alone include it.
  */
 #ifndef TLB_BRIDGE_H
 #define TLB_BRIDGE_H
@@ -8,7 +8,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* The functions of NumPy are pointers, which module.c looks up for all files. */
+/* The functions of NumPy are pointers, which the module's own file looks up for all. */
 #define PY_ARRAY_UNIQUE_SYMBOL tlb_numpy
 #ifndef TLB_LOOKS_UP_NUMPY
 #define NO_IMPORT_ARRAY
@@ -19,11 +19,26 @@
 
 #include <stdatomic.h>
 
+/* There are two cores: this machine's, and one whose machines are simulated. */
+#ifdef TLB_SIMULATED
+#define TLB_CORE "tlbprobe._simulated"
+#else
+#define TLB_CORE "tlbprobe._core"
+#endif
+
 typedef struct {
     PyTypeObject *mapping_type;
     PyTypeObject *session_type;
     PyTypeObject *group_type;
+    PyTypeObject *machine_type; /* of the simulated core alone */
 } core_state;
+
+/* -- core.c: what the modules of both have in common ------------------------------------------------- */
+
+int core_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type); /* which is kept in the state */
+int core_add_what_is_common(PyObject *module); /* sessions, counters, kernels and constants */
+int core_traverse(PyObject *module, visitproc visit, void *arg);
+int core_clear(PyObject *module);
 
 /* -- common.c: the GIL, objects, errors and results -------------------------------------------------- */
 
@@ -119,6 +134,14 @@ typedef struct {
 
 enum { MAPPING_TAKEN = -1 };
 
+extern PyType_Spec mapping_spec;
+
+/* What a mapping is asked for, each by itself and then all together. */
+extern const struct argument request_arguments[]; /* of struct tlb_region_request */
+int request_check(const struct tlb_region_request *request);
+
+/* -- holding.c --------------------------------------------------------------------------------------- */
+
 int mapping_check_open(const Mapping *self);
 int mapping_check_range(const Mapping *self, Py_ssize_t offset, Py_ssize_t size);
 
@@ -126,23 +149,51 @@ int mapping_check_range(const Mapping *self, Py_ssize_t offset, Py_ssize_t size)
 int mapping_acquire(Mapping *self);
 void mapping_release(Mapping *self);
 
-/* What a mapping is asked for, each by itself and then all together. */
-extern const struct argument request_arguments[]; /* of struct tlb_region_request */
-int request_check(const struct tlb_region_request *request);
+Py_ssize_t mapping_take(Mapping *self); /* 0 if it is ours now; otherwise the users that it has */
+int mapping_refuse(Py_ssize_t users);   /* because of these: -1, with an exception */
 
-extern PyType_Spec mapping_spec;
+/* -- simulated_machine.c: whose clock, kernels and counters a call is on ------------------------------ */
 
-/* -- counters.c -------------------------------------------------------------------------------------- */
+/* A simulated machine serves one call at a time. This machine is no object, and always there. */
+#ifdef TLB_SIMULATED
+int machine_begin(PyObject *machine);
+void machine_end(PyObject *machine);
+
+extern PyType_Spec machine_spec;
+#else
+static inline int machine_begin(PyObject *machine)
+{
+    (void)machine;
+    return 0;
+}
+
+static inline void machine_end(PyObject *machine)
+{
+    (void)machine;
+}
+#endif
+
+/* -- counters.c, and what opens groups: perf.c or simulated_counters.c -------------------------------- */
 
 typedef struct {
     PyObject_HEAD
+    PyObject *machine; /* that is counted; NULL: this one */
     struct tlb_counters counters;
     struct turn turn;
 } CounterGroup;
 
-/* For a measurement by this thread, which must be the one that is counted. */
-int group_hold(CounterGroup *self);
+/* For a measurement by this thread on a machine, which must be what is counted. */
+int group_hold(CounterGroup *self, PyObject *machine);
 void group_let_go(CounterGroup *self);
+
+int group_begin(CounterGroup *self); /* for another call */
+void group_end(CounterGroup *self);
+
+extern const char group_doc[];
+PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *keywords);
+PyObject *group_peek(PyObject *object, PyObject *unused);
+PyObject *group_fileno(PyObject *object, PyObject *unused);
+PyObject *reading_tuple(const struct tlb_reading *reading, size_t count);
 
 extern PyType_Spec group_spec;
 

@@ -60,54 +60,16 @@
 #define TLB_LOOKS_UP_NUMPY
 #include "bridge.h"
 
-#include "code.h"
-
-static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type)
-{
-    *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
-    return *type ? PyModule_AddType(module, *type) : -1;
-}
-
-static int add_constants(PyObject *module)
-{
-    const struct tlb_code *const code = tlb_code_here();
-    if (PyModule_AddIntConstant(module, "EVENTS_MOST", TLB_EVENTS) < 0 ||
-        PyModule_AddIntConstant(module, "JUMP_REACH", code ? (long)code->reach : 0) < 0 ||
-        PyModule_AddIntConstant(module, "THREADS_MOST", TLB_THREADS) < 0)
-        return -1;
-    return PyModule_AddIntConstant(module, "WITNESS_ADDS", TLB_WITNESS_ADDS);
-}
-
 static int core_exec(PyObject *module)
 {
     core_state *const state = PyModule_GetState(module);
-    if (PyArray_ImportNumPyAPI() < 0 || add_type(module, &mapping_spec, &state->mapping_type) < 0 ||
-        add_type(module, &session_spec, &state->session_type) < 0 ||
-        add_type(module, &group_spec, &state->group_type) < 0)
+    if (PyArray_ImportNumPyAPI() < 0 || core_add_type(module, &mapping_spec, &state->mapping_type) < 0 ||
+        core_add_what_is_common(module) < 0)
         return -1;
-    if (PyModule_AddFunctions(module, kernel_methods) < 0 ||
-        PyModule_AddFunctions(module, experiment_methods) < 0 ||
+    if (PyModule_AddFunctions(module, experiment_methods) < 0 ||
         PyModule_AddFunctions(module, program_methods) < 0 || PyModule_AddFunctions(module, fact_methods) < 0)
         return -1;
-    return add_constants(module);
-}
-
-static int core_traverse(PyObject *module, visitproc visit, void *arg)
-{
-    core_state *const state = PyModule_GetState(module);
-    Py_VISIT(state->mapping_type);
-    Py_VISIT(state->session_type);
-    Py_VISIT(state->group_type);
-    return 0;
-}
-
-static int core_clear(PyObject *module)
-{
-    core_state *const state = PyModule_GetState(module);
-    Py_CLEAR(state->mapping_type);
-    Py_CLEAR(state->session_type);
-    Py_CLEAR(state->group_type);
-    return 0;
+    return PyModule_AddIntConstant(module, "THREADS_MOST", TLB_THREADS);
 }
 
 static PyModuleDef_Slot core_slots[] = {

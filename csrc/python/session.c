@@ -17,15 +17,11 @@ struct part {
 
 typedef struct {
     PyObject_HEAD
+    PyObject *machine; /* that it runs on; NULL: this one */
     Py_ssize_t count;
     struct part parts[PARTS_MOST];
     struct turn turn;
 } Session;
-
-static size_t part_offset(const struct part *part)
-{
-    return (size_t)(part->run.base - part->mapping->region.base);
-}
 
 static bool session_holds(const Session *self, const Mapping *mapping)
 {
@@ -162,16 +158,25 @@ static int session_prepare(Session *self)
 
 static PyObject *Session_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
+    core_state *const state = PyType_GetModuleState(type);
+    PyObject *given, *machine = NULL;
+#ifdef TLB_SIMULATED
+    static char *names[] = {"", "", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO!:Session", names, &given, state->machine_type,
+                                     &machine))
+        return NULL;
+#else
     static char *names[] = {"parts", NULL};
-    PyObject *given;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:Session", names, &given))
         return NULL;
+#endif
     Session *const self = object_new(type);
     if (!self)
         return NULL;
+    self->machine = Py_XNewRef(machine);
     PyObject *const parts = PySequence_Tuple(given);
-    bool const done = parts && session_parse(self, PyType_GetModuleState(type), parts) == 0 &&
-                      session_check_apart(self) == 0 && session_hold(self) == 0 && session_prepare(self) == 0;
+    bool const done = parts && session_parse(self, state, parts) == 0 && session_check_apart(self) == 0 &&
+                      session_hold(self) == 0 && session_prepare(self) == 0;
     Py_XDECREF(parts);
     if (done)
         return (PyObject *)self;
@@ -185,6 +190,7 @@ static void Session_dealloc(PyObject *object)
     session_let_go(self);
     for (Py_ssize_t i = 0; i < self->count; i++)
         Py_DECREF(self->parts[i].mapping);
+    Py_XDECREF(self->machine);
     object_free(object);
 }
 
@@ -202,12 +208,22 @@ static PyObject *Session_close(PyObject *object, PyObject *Py_UNUSED(unused))
 
 /* -- Methods ----------------------------------------------------------------------------------------- */
 
+#ifdef TLB_SIMULATED
+/* No page has to be there for a model, and what its caches hold is of accesses alone. */
+static int part_pass(struct part *part, const struct tlb_poll *poll)
+{
+    (void)part, (void)poll;
+    return 0;
+}
+#else
 static int part_pass(struct part *part, const struct tlb_poll *poll)
 {
     if (part->run.kernel->pass)
         return part->run.kernel->pass(&part->run, poll);
-    return tlb_region_pass(&part->mapping->region, part_offset(part), part->run.size, poll);
+    size_t const offset = (size_t)(part->run.base - part->mapping->region.base);
+    return tlb_region_pass(&part->mapping->region, offset, part->run.size, poll);
 }
+#endif
 
 PyDoc_STRVAR(Session_pass_over_doc, "pass_over($self)\n--\n\n"
                                     "One untimed pass: read every page in use once, in address order.");
@@ -405,13 +421,22 @@ static PyObject *session_measure(Session *self, struct measuring *m)
         runs[i] = &self->parts[i].run;
     if (session_begin(self) < 0)
         return NULL;
+    if (machine_begin(self->machine) < 0) {
+        turn_end(&self->turn);
+        return NULL;
+    }
     struct gil_poll gil;
     gil_release(&gil);
     int const status = tlb_measure(runs, m->accesses, (size_t)self->count, (uint64_t)m->slices, m->out,
                                    m->witness, m->counting.count ? &m->counting : NULL, &gil.poll);
     gil_acquire(&gil);
+    machine_end(self->machine);
     turn_end(&self->turn);
-    return status < 0 ? raise_status(status) : measuring_result(m, self->count);
+    if (status == -EFAULT)
+        PyErr_SetString(PyExc_ValueError, "a part of this session is not mapped in its machine");
+    else if (status < 0)
+        raise_status(status);
+    return status < 0 ? NULL : measuring_result(m, self->count);
 }
 
 PyDoc_STRVAR(Session_measure_doc,
@@ -435,7 +460,7 @@ static PyObject *Session_measure(PyObject *object, PyObject *args)
     if (read_accesses(m.accesses, accesses, self->count) < 0 ||
         (groups && read_groups(&m, groups, state->group_type) < 0))
         return NULL;
-    while (held < m.counting.count && group_hold(m.group[held]) == 0)
+    while (held < m.counting.count && group_hold(m.group[held], self->machine) == 0)
         held++;
     if (held == m.counting.count && measuring_allocate(&m, (size_t)self->count) == 0)
         result = session_measure(self, &m);
@@ -464,8 +489,14 @@ static PyMethodDef Session_methods[] = {
     {0},
 };
 
+#ifdef TLB_SIMULATED
+#define SIGNATURE "Session(parts, machine, /)"
+#else
+#define SIGNATURE "Session(parts)"
+#endif
+
 PyDoc_STRVAR(Session_doc,
-             "Session(parts)\n--\n\n"
+             SIGNATURE "\n--\n\n"
              "Kernels prepared on parts of mappings, which are nobody else's until it is closed.");
 
 static PyType_Slot Session_slots[] = {
@@ -475,7 +506,7 @@ static PyType_Slot Session_slots[] = {
 };
 
 PyType_Spec session_spec = {
-    .name = "tlbprobe._core.Session",
+    .name = TLB_CORE ".Session",
     .basicsize = sizeof(Session),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = Session_slots,

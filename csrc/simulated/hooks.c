@@ -29,15 +29,40 @@ struct tlb_model *tlb_hook_model(void)
     return current;
 }
 
-int tlb_run_access(struct tlb_run *run, uint64_t accesses)
+/* Of no bytes nothing can be accessed. */
+static int run_piece(struct tlb_model *model, struct tlb_run *run, uint64_t accesses)
 {
-    struct tlb_model *const model = current;
-    int const status = model ? tlb_model_enter(model, (uintptr_t)run->base, run->size) : 0;
+    int const status = run->size ? tlb_model_enter(model, (uintptr_t)run->base, run->size) : 0;
     if (status < 0)
         return status;
     run->kernel->access(run, accesses);
-    if (model)
-        tlb_model_leave(model);
+    tlb_model_leave(model);
+    return 0;
+}
+
+/* In pieces of milliseconds, which come out as one would; in between the model is nobody's. */
+static int run_pieces(struct tlb_model *model, struct tlb_run *run, uint64_t accesses,
+                      const struct tlb_poll *poll)
+{
+    enum { PIECE = 4096 };
+    size_t const place = run->kernel->together;
+    uint64_t const most = place ? PIECE - PIECE % run->parameter[place] : PIECE;
+    int status;
+    do {
+        uint64_t const piece = accesses < most ? accesses : most;
+        status = run_piece(model, run, piece);
+        accesses -= piece;
+        if (status == 0)
+            status = tlb_ask(poll);
+    } while (accesses > 0 && status == 0);
+    return status;
+}
+
+int tlb_run_access(struct tlb_run *run, uint64_t accesses, const struct tlb_poll *poll)
+{
+    if (current)
+        return run_pieces(current, run, accesses, poll);
+    run->kernel->access(run, accesses);
     return 0;
 }
 

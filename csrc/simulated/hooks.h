@@ -15,7 +15,7 @@ struct tlb_model *tlb_hook_use(struct tlb_model *model);
 struct tlb_model *tlb_hook_model(void);
 
 /* The model sees what tlb_run_access runs: -EFAULT where the run's bytes are not mapped. Without a model it
- * runs all the same. */
+ * runs all the same, and nobody is asked. */
 
 /* What no compiler tells of by itself. */
 void tlb_hook_prefetch(const void *address);

@@ -12,6 +12,7 @@
  *   noise.c     time: the core clock, and disturbance as processes
  *   hooks.c     what instrumented code calls
  *   clock.c     the clocks of the core
+ *   counters.c  its counters, in groups as those of perf events
  *
  * Order: state (what a TLB or a cache holds) changes in the order of the program, times are those of an
  * out-of-order processor. Left out: what only the instruction stream knows (branches, ports, instructions
@@ -182,6 +183,8 @@ void tlb_model_jump(struct tlb_model *model, uint64_t address); /* fetches a lin
 uint64_t tlb_model_ns(struct tlb_model *model);
 uint64_t tlb_model_cpu_ns(struct tlb_model *model);
 
+double tlb_model_now(struct tlb_model *model); /* wall time that nobody reads: all of it, and for nothing */
+
 void tlb_model_advance(struct tlb_model *model, uint64_t ns);     /* waits: no CPU time passes */
 void tlb_model_compute(struct tlb_model *model, uint64_t cycles); /* works in registers alone */
 
@@ -198,6 +201,14 @@ struct tlb_model_counters {
     uint64_t cache_hits[3][TLB_MODEL_CACHES + 1]; /* of data, code, tables; the last one is memory */
     uint64_t cycles;                              /* of the core, but for those that it waited */
 };
+
+enum {
+    TLB_MODEL_COUNTERS = sizeof(struct tlb_model_counters) / sizeof(uint64_t),
+    TLB_MODEL_NAME = 24, /* bytes of a counter's name, with its end */
+};
+
+/* Of the counter that is the n-th word: "loads", "tlb_hits.code.0", "cache_hits.tables.8", "walks.data". */
+void tlb_model_counter_name(unsigned number, char name[TLB_MODEL_NAME]);
 
 /* Ends what is in flight first. */
 void tlb_model_count(struct tlb_model *model, struct tlb_model_counters *counters);

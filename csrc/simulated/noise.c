@@ -248,6 +248,12 @@ uint64_t tlb_model_cpu_ns(struct tlb_model *model)
     return in_steps(&model->time, model->time.cpu_ns);
 }
 
+double tlb_model_now(struct tlb_model *model)
+{
+    uint64_t const now = tlb_pipeline_end(model);
+    return model->time.ns + (double)(now - model->time.tick) * model->time.ns_per_tick;
+}
+
 static void set_idle(struct tlb_model *model, bool idle)
 {
     begin_piece(&model->time, model->pipeline.front);
