@@ -320,7 +320,7 @@ def _value(value: Any, rule: Key, what: str) -> Any:
         return _number(value, rule, what)
     if not isinstance(value, kind):
         raise DescriptionError(f"{what}={value!r} must be {WORDS[kind]}")
-    if kind is str and not value.strip():
+    if isinstance(value, str) and not value.strip():
         raise DescriptionError(f"{what} is empty")
     return value
 
@@ -412,7 +412,7 @@ def _check_cache(cache: Table, where: str) -> None:
     if not _is_power(line):
         raise DescriptionError(f"{where}line={line} must be a power of two")
     if size % line:
-        raise DescriptionError(f"{where}size={short_size(size)} must be a multiple of its lines of {line} bytes")
+        raise DescriptionError(f"{where}size={short_size(size)} must be a multiple of line={line}")
     if size // line > 1 << 26:
         raise DescriptionError(f"{where}size={short_size(size)} must be {short_size(line << 26)} at most")
     _check_sets(cache, size // line, where)
