@@ -59,8 +59,8 @@ strict: ## Compile the pure C part under strict warnings, with clang too where t
 # first error aborts, so that Python says where it was; --capture=sys lets that and the report through.
 # What is pure Python, or above C that other tests run, has nothing for the sanitizers. What was freed is kept
 # back for a while, but not for so long that every fork of a test copies the page tables of a gigabyte.
-PURE := advice analysis budget curve events files hierarchy machine measurement model plot readme sweeps units \
-    verdicts whatif
+PURE := advice analysis budget curve events files hierarchy machine machines measurement model plot readme sweeps \
+    units verdicts whatif
 asan: $(VENV)/develop ## Run the tests on a build with AddressSanitizer and UBSan
 	rm -rf build/asan
 	TLBPROBE_SANITIZE=1 tools/install.sh $(VENV) --no-build-isolation --no-deps --target build/asan dist/*.tar.gz
