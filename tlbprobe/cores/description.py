@@ -100,7 +100,7 @@ TABLES: dict[str, dict[str, Key]] = {
     "neighbour": {
         "cycles": Key(float, REQUIRED, 1, 1e15),
         "of": Key(("tlb", "cache")),
-        "level": Key(int, REQUIRED, 0, max(TLBS, CACHES)),
+        "level": Key(int, REQUIRED, 1, max(TLBS, CACHES)),
     },
 }
 LISTED = {"tlb": TLBS, "cache": CACHES, "burst": BURSTS, "neighbour": NEIGHBOURS}
@@ -446,9 +446,9 @@ def _check_noise(tables: Table, name: str) -> None:
             raise DescriptionError(f"{name}: burst {place}: most_ms={burst['most_ms']} is below least_ms")
     for place, taker in enumerate(tables["neighbour"], 1):
         levels = len(tables[taker["of"]])
-        if taker["level"] >= levels:
+        if taker["level"] > levels:
             raise DescriptionError(
-                f"{name}: neighbour {place}: level={taker['level']} must be 0 to {levels - 1}"
+                f"{name}: neighbour {place}: level={taker['level']} must be 1 to {levels}"
             )
 
 
