@@ -617,9 +617,6 @@ GROUPS = (
 )
 
 
-# --- the host --------------------------------------------------------------------------------------------
-
-
 def host(root: Root = "/", process: Process | None = None) -> Host:
     """Read what this machine is.
 

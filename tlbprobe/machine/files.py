@@ -16,9 +16,6 @@ MOST_BYTES = 1 << 20  # no file read here is longer on a sane machine
 ONE_PROCESSOR = 1 << 14  # bytes of /proc/cpuinfo that hold all of the first one
 
 
-# --- files -----------------------------------------------------------------------------------------------
-
-
 def load_text(root: Root, path: str, most: int = MOST_BYTES) -> str:
     """Text of one file, or an OSError."""
     place = Path(root, path)

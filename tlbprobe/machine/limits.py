@@ -14,9 +14,6 @@ from .paging import base_page_size
 NO_LIMIT = 1 << 62  # cgroup v1 writes "none" as LONG_MAX rounded down to a page of whatever size
 
 
-# --- memory limits ---------------------------------------------------------------------------------------
-
-
 def memory_available(root: Root = "/") -> int | None:
     """Bytes that can be had without swapping, as the kernel estimates it."""
     return parse_fields(read_text(root, "proc/meminfo")).get("MemAvailable")

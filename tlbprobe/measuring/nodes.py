@@ -14,9 +14,6 @@ from .point import on_region
 POINTER = 8  # bytes of a node
 
 
-# --- nodes -----------------------------------------------------------------------------------------------
-
-
 def node_places(nodes: int, stride: int, placement: str) -> dict[str, int]:
     """Where nodes are: one a cell of `stride` bytes, or as many lines side by side."""
     line, page = paging.cache_line_size(), paging.base_page_size()

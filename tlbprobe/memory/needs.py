@@ -12,9 +12,6 @@ from .policies import PagePolicy, page_policies
 NODES = "sys/devices/system/node"
 
 
-# --- what a size needs -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class PageNeed:
     """What one size needs of one kind of page, and what there is of it.

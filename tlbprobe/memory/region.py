@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from .. import _core
 from ..cores.current import current
@@ -29,9 +29,6 @@ from .policies import (
     possible_sizes,
     round_up,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Region(_core.Mapping):

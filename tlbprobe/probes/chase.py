@@ -17,9 +17,6 @@ from ..units import Size, parse_size
 CHAINS_MOST = 16
 
 
-# --- chase -----------------------------------------------------------------------------------------------
-
-
 def chase(
     size: Size | Region,
     pages: str | None = None,

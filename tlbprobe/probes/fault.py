@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import IO, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,6 @@ from ..results.measurement import SingleTimes
 from ..results.result import StrPath, frozen
 from ..results.words import format_ns, format_time, hazard_rows
 from ..units import Floats, Size, approximate_size, format_seconds, format_size, parse_size
-
-if TYPE_CHECKING:
-    pass
-
 
 BLOCK = 512  # touches that share one time where the clock cannot see a single one
 CHUNK = 4 << 20  # bytes that share one time where the kernel or the processor does many pages at once

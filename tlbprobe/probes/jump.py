@@ -19,9 +19,6 @@ from ..units import Size, format_size, parse_size
 CELL = 64  # bytes of the least stride of jumps, whose cells of code are half as long
 
 
-# --- jump ------------------------------------------------------------------------------------------------
-
-
 def jump(
     size: Size,
     pages: str | None = None,

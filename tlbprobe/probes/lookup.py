@@ -14,8 +14,6 @@ from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import LARGEST, Count, Size, format_size, parse_count, parse_size
 
-# --- lookup ----------------------------------------------------------------------------------------------
-
 FULLEST = 0.95  # load factor beyond which probes become arbitrarily long
 RECORD_SIZES = 16, 1 << 16  # bytes: a key and its value, and more than any page that is looked at alone
 BATCH_MOST = 64

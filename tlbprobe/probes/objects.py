@@ -18,8 +18,6 @@ from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import LARGEST, Count, format_size, parse_count
 
-# --- objects ---------------------------------------------------------------------------------------------
-
 # As csrc/kernels/objects.c lays them out; a test compares the two.
 OBJECT_LAYOUTS = ("scattered", "pooled", "split")
 OBJECTS = 5  # session, PDR, FAR, QER, statistics: of 23, 15, 9, 7 and 9 lines

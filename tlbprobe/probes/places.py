@@ -16,8 +16,6 @@ from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import Size, parse_size
 
-# --- places ----------------------------------------------------------------------------------------------
-
 
 def places(
     size: Size | Region,

@@ -12,8 +12,6 @@ from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import LARGEST, Count, Size, parse_count, parse_size
 
-# --- stride ----------------------------------------------------------------------------------------------
-
 STRIDE_ACCESSES = ("read", "write", "rmw")  # by the number that the kernel knows them by
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from ..machine import files, paging
 from ..units import approximate_size, format_size
 
-# --- which mappings of a program are huge ----------------------------------------------------------------
-
 HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) [0-9a-f]+ \S+ (\d+) *(.*)$")
 SHARED_MEMORY = ("/dev/zero", "/memfd:", "/SYSV", "/dev/shm/")  # names of memory that no file system holds
 SHMEM_MODES = {"advise": "madvise", "force": "always", "within_size": "always"}  # in the words of THP

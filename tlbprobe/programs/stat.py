@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,6 @@ from .launching import Ended, Launched, Word, checked_argv, now_ns
 from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage, tick
 from .sampling import LOOK_SECONDS, ROUNDED, SAMPLED, Sampler
 from .verdicts import Verdict, judge_run
-
-if TYPE_CHECKING:
-    pass
-
 
 SAMPLE_SECONDS = 0.01  # seconds between samples, where they do not cost too much
 
@@ -329,9 +325,6 @@ def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
     for name, reason in refused.items():
         found.setdefault(reason, []).append(name)
     return found
-
-
-# --- stat ------------------------------------------------------------------------------------------------
 
 
 def stat(

@@ -103,9 +103,6 @@ def pmd_mode() -> str | None:
     return paging.thp_mode() if own == "inherit" else own
 
 
-# --- a command -------------------------------------------------------------------------------------------
-
-
 class ProgramKilledError(RuntimeError):
     """A signal ended a run of a program; carries `signal`."""
 

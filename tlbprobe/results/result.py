@@ -26,10 +26,6 @@ import numpy.typing as npt
 from ..units import Array
 
 if TYPE_CHECKING:
-    pass
-
-
-if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

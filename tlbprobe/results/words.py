@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..machine.facts import Host
 from ..machine.hazards import Hazard
 from ..units import Interval, format_seconds
-
-if TYPE_CHECKING:
-    pass
 
 
 def format_time(ns: float) -> str:

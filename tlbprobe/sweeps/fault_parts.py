@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,10 +15,6 @@ from ..probes.fault import KindName, PageTimes, fault
 from ..results.result import Get, Put, Result, below, from_below
 from ..results.words import format_time, hazard_rows
 from ..units import Size, format_size, parse_size
-
-if TYPE_CHECKING:
-    pass
-
 
 # Beside first writes, without which there is nothing to separate.
 BESIDE_WRITES: tuple[KindName, ...] = ("read", "write_after_read", "second", "populate_write", "fork_child")
@@ -146,9 +142,6 @@ def _larger_pages(size: int) -> list[str]:
     kinds = ("thp", "mthp", "hugetlb")
     offered = [policy for policy in page_policies() if policy.offered and policy.kind in kinds]
     return [policy.name for policy in offered if 4 * (policy.page_size or size) <= size]
-
-
-# --- one part after the other ----------------------------------------------------------------------------
 
 
 def _separate(runs: Mapping[str, PageTimes], missing: Mapping[str, str]) -> Iterator[FaultPart]:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..measuring.nodes import leaves_pages_out
 from ..memory.budget import fit_together
@@ -21,16 +21,9 @@ from ..results.refusal import Refusal
 from ..results.table import PointResult
 from .axes import PointKey
 
-if TYPE_CHECKING:
-    pass
-
-
 # What a point of a sweep may be refused with; anything else is a fault of ours and goes up.
 REFUSALS = (ValueError, OSError, MemoryError, RuntimeError, BufferError)
 Kept = tuple[type[Exception], ...]  # exceptions that become refusals
-
-
-# --- running points --------------------------------------------------------------------------------------
 
 
 class SharedMemory(NamedTuple):
