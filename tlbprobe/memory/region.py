@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import ClassVar, Literal, Self
 
 from .. import _core
 from ..cores.current import current
-from ..machine import paging
+from ..machine import paging, smaps
 from ..units import Size, approximate_size, format_size, parse_size
-from .backing import Backing, BackingError, Scan, complaint, count_granule, judge_backing, read_smaps
+from .backing import Backing, BackingError, Scan, complaint, count_granule, judge_backing
 from .budget import check_budget, check_sparse_budget
 from .folios import folio_shares, judge_folios, read_folios
 from .policies import (
@@ -229,12 +229,12 @@ class Region(_core.Mapping):
         fields = self._smaps()
         return fields["KernelPageSize"] if fields else None
 
-    def _smaps(self) -> dict[str, int] | None:
+    def _smaps(self) -> Mapping[str, int] | None:
         try:
             text = Path("/proc/self/smaps").read_bytes().decode("utf-8", "replace")
         except OSError:
             return None
-        return read_smaps(text, self.address, self.address + self.mapped_bytes)
+        return smaps.sum_smaps(text, self.address, self.address + self.mapped_bytes)
 
     def _scan(self, size: int) -> Scan | None:
         try:
@@ -247,8 +247,7 @@ class Region(_core.Mapping):
         fields, whole = self._smaps(), self.mapped_bytes
         if fields is None:
             return None
-        huge = fields["AnonHugePages"] + fields["Private_Hugetlb"]
-        present = fields["Rss"] + fields["Private_Hugetlb"]
+        huge, present = smaps.huge_bytes(fields), smaps.resident_bytes(fields)
         if huge not in (0, whole) or present != whole:
             size = whole  # mixed: it cannot be told where
         return Scan(

@@ -27,7 +27,18 @@ from ..units import approximate_size, format_seconds, printable
 from .accessed import why_touched_is_unknown
 from .counted import PROGRAM_COUNTERS, Counted, counting_program
 from .launching import Ended, Launched, Word, checked_argv, now_ns
-from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage, tick
+from .processes import (
+    Memory,
+    Switches,
+    Usage,
+    check_pid,
+    read_memory,
+    read_name,
+    read_switches,
+    read_usage,
+    tick,
+    whose_program,
+)
 from .sampling import LOOK_SECONDS, ROUNDED, SAMPLED, Sampler
 from .verdicts import Verdict, judge_run
 
@@ -408,10 +419,8 @@ class Watched:
     against: StrPath | ProgramRun | None
 
     def __post_init__(self) -> None:
-        if self.pid is not None and (isinstance(self.pid, bool) or not isinstance(self.pid, int)):
-            raise TypeError(f"pid={self.pid!r} must be the number of a running program")
-        if self.pid is not None and self.pid < 1:
-            raise ValueError(f"pid={self.pid!r} must be the number of a running program, at least 1")
+        if self.pid is not None:
+            check_pid(self.pid)
         check_number("interval", self.interval, float("inf"), "seconds from one sample to the next")
         if self.seconds is not None:
             check_number(
@@ -646,8 +655,5 @@ def _memory_of(pid: int) -> Memory | None:
     try:
         return read_memory(pid)
     except PermissionError as error:
-        error.add_note(
-            f"pid={pid} is another user's program, or one that the kernel protects: its user may watch it, "
-            "or root with CAP_SYS_PTRACE"
-        )
+        error.add_note(whose_program(pid, "watch"))
         raise

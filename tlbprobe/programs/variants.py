@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..machine import facts, paging
+from ..memory.policies import thp_modes
 from ..results.progress import Progress
 from ..results.result import StrPath
 from ..units import format_size
@@ -96,11 +97,7 @@ def cannot_differ(mode: str | None, disabled: int | None) -> dict[str, str]:
 
 def pmd_mode() -> str | None:
     """Mode of transparent huge pages of PMD size, ``None`` where there are none."""
-    pmd = paging.pmd_size()
-    if pmd is None:
-        return None
-    own = paging.mthp_modes().get(pmd, "inherit")
-    return paging.thp_mode() if own == "inherit" else own
+    return thp_modes().get(paging.pmd_size() or 0, (None, ""))[0]
 
 
 class ProgramKilledError(RuntimeError):
