@@ -482,7 +482,7 @@ def test_damaged_memory_is_an_error(monkeypatch):
         ),
         ({"sessions": 1 << 63}, ValueError, "sessions=9223372036854775808"),
         ({"sessions": "100G"}, MemoryError, "largest size that would fit"),
-        ({"layout": "heap"}, ValueError, "layout='heap' must be 'scattered', 'pooled' or 'split'"),
+        ({"layout": "heap"}, ValueError, "layout='heap' is none of scattered, pooled, split"),
         ({"layout": 0}, ValueError, "layout=0"),
         ({"layout": None}, ValueError, "layout=None"),
         ({"write_statistics": "no"}, TypeError, "write_statistics='no' must be True or False"),

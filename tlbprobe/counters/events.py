@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..machine import cpuid
-from ..machine.files import CPUS, Root, cpuinfo, read_text
+from ..machine.files import CPUS, Root, cpuinfo, read_text, register_number
 from . import libpfm, pmus
 from .pmus import Pmu, near
 
@@ -578,8 +578,8 @@ def processor(root: Root = "/", cpu: int = 0) -> Processor:
     info, pmu = cpuinfo(root), pmus.core_pmu(cpu, root)
     if "CPU implementer" in info:
         return _arm(info, root, cpu, pmu)
-    numbers = (_number(info.get(name)) for name in ("cpu family", "model", "stepping"))
-    family, model, stepping = numbers
+    names = ("cpu family", "model", "stepping")
+    family, model, stepping = (register_number(info.get(name)) or 0 for name in names)
     vendor = info.get("vendor_id", "")
     label = cpuid.microarchitecture(vendor, family, model, stepping)
     numbered = f"{vendor or 'unknown'} family {family} model {model:#x}"
@@ -593,10 +593,6 @@ def processor(root: Root = "/", cpu: int = 0) -> Processor:
     return Processor(vendor or "unknown", label or numbered, "", NO_CORE, root, pmu)
 
 
-def _number(text: str | None) -> int:
-    return int(text, 0) if text and re.fullmatch(r"0x[0-9a-f]{1,16}|[1-9][0-9]{0,7}", text) else 0
-
-
 def _intel_core(family: int, model: int, stepping: int, pmu: Pmu | None) -> tuple[str, Core]:
     folder = next((name for name, (models, _) in INTEL_EVENTS.items() if family == 6 and model in models), "")
     if not folder:
@@ -608,9 +604,9 @@ def _intel_core(family: int, model: int, stepping: int, pmu: Pmu | None) -> tupl
 
 
 def _arm(info: dict[str, str], root: Root, cpu: int, pmu: Pmu | None) -> Processor:
-    midr = _number(read_text(root, f"{CPUS}/cpu{cpu}/regs/identification/midr_el1"))
-    implementer = midr >> 24 & 0xFF or _number(info.get("CPU implementer"))
-    part = midr >> 4 & 0xFFF or _number(info.get("CPU part"))
+    midr = register_number(read_text(root, f"{CPUS}/cpu{cpu}/regs/identification/midr_el1")) or 0
+    implementer = midr >> 24 & 0xFF or register_number(info.get("CPU implementer")) or 0
+    part = midr >> 4 & 0xFFF or register_number(info.get("CPU part")) or 0
     folder, more = ARM_CORES.get((implementer, part), ("", {}))
     label = cpuid.arm_microarchitecture(implementer, part) or f"Arm {implementer:#x} part {part:#x}"
     core = Core({**ARM_EVENTS, **more}, ARM_SAYS, ARM_SAID_IN)

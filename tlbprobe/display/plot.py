@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import check_choice
 from ..hierarchy.anatomy import Anatomy, Part, format_reach
 from ..machine import paging
 from ..probes.fault import PageTimes
@@ -389,8 +390,7 @@ def draw_curve(
     result: Curve, ax: Axes | None = None, x: Literal["working_set", "page_size"] = "working_set"
 ) -> Axes:
     """Draw one view of a curve."""
-    if x not in ("working_set", "page_size"):
-        raise ValueError(f"x={x!r} must be 'working_set' or 'page_size'")
+    check_choice("x", x, ("working_set", "page_size"))
     ax = _axes(ax)
     if x == "page_size":
         return _over_page_size(result, ax)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from .. import _core
 from ..machine import cpus, paging
+from ..markup import html_table
 from ..measuring import slices
 from ..measuring.nodes import node_parameters
 from ..measuring.point import Common
 from ..memory.region import Region
 from ..results import analysis
-from ..results.result import html_table
 from ..units import format_size
 
 MOST_NODES = 1 << 11  # a first-level TLB has fewer entries

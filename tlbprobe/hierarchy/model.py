@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..checks import check_choice
 from ..units import Floats, Ints
 
 Replacement = Literal["lru", "plru", "random"]
@@ -48,11 +49,6 @@ def _check_number(name: str, value: float) -> None:
         raise TypeError(f"{name}={value!r} must be a number")
     if not 0 <= value < math.inf:
         raise ValueError(f"{name}={value!r} must be finite, and 0 at least")
-
-
-def _check_name(name: str, value: str, names: Sequence[str]) -> None:
-    if value not in names:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, names))}")
 
 
 def _checked_pages(pages: Sequence[int] | Ints) -> Ints:
@@ -99,7 +95,7 @@ def hit_share(pages: int, ways: int, replacement: Replacement) -> float:
     """
     _check_whole("pages", pages, 1)
     _check_whole("ways", ways, 1)
-    _check_name("replacement", replacement, REPLACEMENTS)
+    check_choice("replacement", replacement, REPLACEMENTS)
     if pages <= ways:
         return 1.0
     if replacement == "lru":
@@ -235,8 +231,8 @@ class Level:
         for name in ("entries", "ways", "folds"):
             _check_whole(name, getattr(self, name), 1)
         _check_number("hit_ns", self.hit_ns)
-        _check_name("replacement", self.replacement, REPLACEMENTS)
-        _check_name("index", self.index, ("plain", "hashed"))
+        check_choice("replacement", self.replacement, REPLACEMENTS)
+        check_choice("index", self.index, ("plain", "hashed"))
         if self.ways > self.entries or self.entries % self.ways:
             raise ValueError(f"ways={self.ways} must divide entries={self.entries}")
         if self.sets & (self.sets - 1):

@@ -49,6 +49,12 @@ def parse_number(text: str) -> int:
     return number
 
 
+def register_number(text: str | None) -> int | None:
+    """A decimal or 0x number, as /proc/cpuinfo and the files of registers have it; else ``None``."""
+    found = re.fullmatch(r"0x[0-9a-f]{1,16}|[0-9]{1,8}", text or "")
+    return int(found[0], 16 if found[0].startswith("0x") else 10) if found else None
+
+
 def exists(root: Root, path: str) -> bool:
     """Whether something can be seen there."""
     try:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from ..units import POWERS
 from .files import Root, list_names, parse_fields, read_int, read_text
 from .paging import base_page_size
 
@@ -131,7 +132,7 @@ USAGE_FILE = {"max": "current", "high": "current", "limit_in_bytes": "usage_in_b
 def _hugetlb_size(name: str) -> int | None:
     """2 MiB of 'hugetlb.2MB.max'."""
     size = re.match(r"hugetlb\.([0-9]+)([KMG])B\.", name)
-    return int(size[1]) << {"K": 10, "M": 20, "G": 30}[size[2]] if size else None
+    return int(size[1]) << POWERS[size[2]] if size else None
 
 
 def _group_usage(root: Root, where: str, limit_name: str) -> int | None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import ClassVar, Literal, Self
 
 from .. import _core
+from ..checks import check_choice
 from ..cores.current import current
 from ..machine import paging, smaps
 from ..units import Size, approximate_size, format_size, parse_size
@@ -98,12 +99,11 @@ class Region(_core.Mapping):
         self.faults: int | None = None
         self._granule: int | None = None
         self._possible = possible_sizes(self.policy)
-        if touch not in ("random", "sequential"):
-            raise ValueError(f"touch={touch!r} must be 'random' or 'sequential'")
+        check_choice("touch", touch, ("random", "sequential"))
         what = f"Region(size={format_size(self.size)!r}, pages={self.pages!r})"
         mapped = mapped_size(self.size, self.policy)
         check_budget(mapped, find_policy("base") if self.core.pages else self.policy, what)
-        self._check_offered(what)
+        check_offered(self.policy, what, strict)
         with self._shortage(what):
             with self._step("map"):
                 self._map(mapped)
@@ -128,14 +128,6 @@ class Region(_core.Mapping):
         return self.policy.name
 
     # Building it, step by step.
-
-    def _check_offered(self, what: str) -> None:
-        if self.policy.offered or not self.strict:
-            return
-        message = f"{what}: {self.policy.reason}"
-        if self.policy.command:
-            message += f"; to offer it: {self.policy.command}"
-        raise BackingError(message, self.pages, None)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:

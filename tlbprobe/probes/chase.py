@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ..checks import check_flag, check_whole
+from ..checks import check_choice, check_flag, check_whole
 from ..machine import paging
 from ..measuring.nodes import check_stride, node_parameters, packed_bytes, spread_region
 from ..measuring.point import Common, Place, Point, on_region, working_set_of
@@ -122,10 +122,8 @@ def chase(
     """
     wanted = working_set_of(size, working_set)
     step = paging.cache_line_size() if stride is None else parse_size(stride, "stride")
-    if placement not in ("spread", "packed"):
-        raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
-    if access not in ("load", "store"):
-        raise ValueError(f"access={access!r} must be 'load' or 'store'")
+    check_choice("placement", placement, ("spread", "packed"))
+    check_choice("access", access, ("load", "store"))
     check_stride(step, wanted)
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)

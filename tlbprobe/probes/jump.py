@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from .. import _core
-from ..checks import check_flag
+from ..checks import check_choice, check_flag
 from ..machine import paging
 from ..measuring.nodes import node_places, packed_bytes
 from ..measuring.point import Common, Place, Point
@@ -96,8 +96,7 @@ def jump(
         )
     wanted = parse_size(size)
     step = paging.base_page_size() if stride is None else parse_size(stride, "stride")
-    if placement not in ("spread", "packed"):
-        raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
+    check_choice("placement", placement, ("spread", "packed"))
     _check_jump_stride(step, wanted)
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)

@@ -81,10 +81,8 @@ def lookup(
     ------
     ValueError, TypeError
         If a parameter is wrong, or a given Region too small: before anything is mapped.
-    MemoryError
-        If it would not fit, with the figures: before a page is touched.
-    BackingError
-        If the pages are not what was asked, unless ``strict=False``.
+    MemoryError, BackingError
+        As for `chase`.
     RuntimeError
         If look-ups did not find exactly the records that they asked for: memory is damaged.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import check_flag
+from ..checks import check_choice, check_flag
 from ..machine import paging
 from ..measuring.nodes import POINTER
 from ..measuring.point import Common, Place, Point, check_holds, on_region
@@ -84,10 +84,8 @@ def objects(
     ------
     ValueError, TypeError
         If a parameter is wrong, or the Region too small: before anything is mapped.
-    MemoryError
-        If it would not fit, with the figures: before a page is touched.
-    BackingError
-        If the pages are not what was asked, unless ``strict=False``.
+    MemoryError, BackingError
+        As for `chase`.
     RuntimeError
         If a request ended elsewhere than at its session: memory is damaged.
 
@@ -113,8 +111,7 @@ def objects(
     """
     count = parse_count(sessions, "sessions", "sessions")
     needed = object_bytes(count)
-    if layout not in OBJECT_LAYOUTS:
-        raise ValueError(f"layout={layout!r} must be 'scattered', 'pooled' or 'split'")
+    check_choice("layout", layout, OBJECT_LAYOUTS)
     check_flag("write_statistics", write_statistics)
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)

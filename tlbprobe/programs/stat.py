@@ -18,11 +18,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import check_number
+from ..checks import check_flag, check_number
 from ..machine import facts, paging
+from ..measuring.point import checked_counters
 from ..results.result import Get, Put, StrPath, frozen, load_as, package_version
 from ..results.table import Table, tabulate
-from ..results.words import recorded_host
+from ..results.words import recorded_host, refused_rows
 from ..units import approximate_size, format_seconds, printable
 from .accessed import why_touched_is_unknown
 from .counted import PROGRAM_COUNTERS, Counted, counting_program
@@ -226,8 +227,8 @@ class ProgramRun(Table):
             if quotient is not None:
                 yield name, f"{quotient:.3f}"
         yield from self._against_rows()
-        for reason, names in _by_reason(self.refused).items():
-            yield "refused", f"{', '.join(names)}: {reason}"
+        for text in refused_rows(self.refused):
+            yield "refused", text
         for warning in self.warnings:
             yield "warning", warning
 
@@ -330,14 +331,6 @@ def _counts_text(counts: Mapping[str, int | None]) -> str:
     )
 
 
-def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names by the reason that they share."""
-    found: dict[str, list[str]] = {}
-    for name, reason in refused.items():
-        found.setdefault(reason, []).append(name)
-    return found
-
-
 def stat(
     argv: Sequence[Word] = (),
     *,
@@ -423,19 +416,15 @@ class Watched:
             check_pid(self.pid)
         check_number("interval", self.interval, float("inf"), "seconds from one sample to the next")
         if self.seconds is not None:
-            check_number(
-                "seconds", self.seconds, float("inf"), "how long to watch a program that runs already"
-            )
+            meaning = "how long to watch a program that runs already"
+            check_number("seconds", self.seconds, float("inf"), meaning)
             if self.pid is None:
                 raise ValueError(
                     f"seconds={self.seconds!r} is for a program that runs already: a command ends"
                 )
-        if self.touched is not None and not isinstance(self.touched, bool | np.bool_):
-            raise TypeError(f"touched={self.touched!r} must be True, False or None")
-        names = self.counters
-        listed = isinstance(names, Sequence) and not isinstance(names, str)
-        if not listed or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"counters={names!r} must be a sequence of names, such as ('cycles',)")
+        if self.touched is not None:
+            check_flag("touched", self.touched)
+        object.__setattr__(self, "counters", checked_counters(self.counters))
 
 
 def watch(

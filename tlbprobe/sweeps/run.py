@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from ..checks import check_choice
+from ..grouping import grouped
 from ..measuring.nodes import leaves_pages_out
 from ..memory.budget import fit_together
 from ..memory.policies import find_policy, mapped_size
@@ -106,12 +108,9 @@ def run_points(
 
     What is called `at_last` gets each region when its points are done.
     """
-    if on_error not in ("keep", "raise"):
-        raise ValueError(f"on_error={on_error!r} must be 'keep' or 'raise'")
+    check_choice("on_error", on_error, ("keep", "raise"))
     kept = REFUSALS if on_error == "keep" else ()
-    groups: dict[SharedMemory | None, list[Asked]] = {}
-    for ask in asked:
-        groups.setdefault(ask.memory, []).append(ask)
+    groups = grouped(asked, lambda ask: ask.memory)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"order_seed={seed!r} must be a whole number")
     if not callable(progress) and not isinstance(progress, bool):
@@ -135,10 +134,12 @@ def in_blocks(asked: Sequence[Asked], shuffled: random.Random) -> list[Asked]:
 
     Disturbance that lasts for seconds then meets all of them, instead of making one look the better.
     """
-    blocks: dict[str, list[Asked]] = {}
-    for ask in shuffled.sample(asked, len(asked)):
-        compared = {name: value for name, value in ask.arguments.items() if name not in ("pages", "strict")}
-        blocks.setdefault(f"{ask.probe.__name__} {compared}", []).append(ask)
+
+    def compared(ask: Asked) -> str:
+        same = {name: value for name, value in ask.arguments.items() if name not in ("pages", "strict")}
+        return f"{ask.probe.__name__} {same}"
+
+    blocks = grouped(shuffled.sample(asked, len(asked)), compared)
     return list(itertools.chain.from_iterable(blocks.values()))
 
 
