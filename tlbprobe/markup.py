@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-LEFT = 'style="text-align:left"'
+ALIGNED = 'style="text-align:left"'
 
 
 def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
     """A title, and rows of a name and a text."""
     lines = (_row(_cell("th", name) + _cell("td", text)) for name, text in rows)
-    return f"<table><caption {LEFT}><b>{html.escape(title)}</b></caption>{''.join(lines)}</table>"
+    return f"<table><caption {ALIGNED}><b>{html.escape(title)}</b></caption>{''.join(lines)}</table>"
 
 
 def html_columns(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -25,4 +25,4 @@ def _row(cells: str) -> str:
 
 
 def _cell(tag: str, text: str) -> str:
-    return f"<{tag} {LEFT}>{html.escape(text)}</{tag}>"
+    return f"<{tag} {ALIGNED}>{html.escape(text)}</{tag}>"

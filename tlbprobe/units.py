@@ -50,7 +50,7 @@ def parse_size(size: SupportsIndex | str, name: str = "size") -> int:
     asked = f"{name}={shown(size)}"
     if isinstance(size, str):
         digits, prefix = _size_parts(size, asked)
-        number = _scaled(digits, 1 << POWERS[prefix], f"{asked} is not a whole number of bytes")
+        number = _exact_product(digits, 1 << POWERS[prefix], f"{asked} is not a whole number of bytes")
     else:
         number = _integer(size, f"{asked} must be a whole number of bytes or a string such as '64KiB'")
     if not 1 <= number <= LARGEST:
@@ -83,7 +83,7 @@ def parse_count(count: SupportsIndex | str, name: str, unit: str = "") -> int:
         if not match:
             raise ValueError(f"{asked} is no count: write a whole number, '200K' or '400M'")
         factor = POWERS_OF_1000[match[2].upper()]
-        number = _scaled(match[1], factor, f"{asked} is not a whole number of {unit or 'things'}")
+        number = _exact_product(match[1], factor, f"{asked} is not a whole number of {unit or 'things'}")
     else:
         number = _integer(count, f"{asked} must be a whole number or a string such as '200K'")
     if not 1 <= number <= LARGEST:
@@ -116,7 +116,7 @@ def _integer(given: object, wrong: str) -> int:
         raise TypeError(wrong) from error
 
 
-def _scaled(digits: str, factor: int, not_whole: str) -> int:
+def _exact_product(digits: str, factor: int, not_whole: str) -> int:
     """A decimal number times a factor: exact, however many digits."""
     whole, _, fraction = digits.partition(".")
     number, rest = divmod(int(whole + fraction) * factor, int(10 ** len(fraction)))

@@ -667,7 +667,7 @@ def find(name: str, on: Processor) -> Event | Absent:
         return _numbered(name, NUMBERED[plain], on)
     if written := WRITTEN.fullmatch(name):
         return _written(name, written.groups(), on)
-    if raw := pmus.RAW.fullmatch(name):
+    if raw := pmus.RAW_NUMBER.fullmatch(name):
         return _known(Event(name, "as its number says", on.raw_type, int(raw[1], 16), encoding=name), on)
     if on.pmu and on.pmu.event(name) is not None:
         return _announced(name, on.pmu, on)

@@ -357,16 +357,16 @@ def judge_event(
     ----------
     event : Event
         Its kind says what it must count.
-    trial : Trial
+    trial : EventTrial
         What it did count.
-    control : Verdict, optional
+    control : EventVerdict, optional
         What became of the cycles: where not even they count, nothing does.
     base_page : int
         Bytes of the pages of the trial.
 
     Returns
     -------
-    Verdict
+    EventVerdict
         That it counts; that it is dead, with the evidence; or untried, where nothing is known of its kind.
     """
     kind = event.kind.replace(BASE_PAGES, "") if base_page == 4096 else event.kind

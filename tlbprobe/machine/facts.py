@@ -146,7 +146,7 @@ class _Readings:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
         except (ValueError, LookupError):
-            reason = f"not understood: {_printable(text[:40])!r}" if text else "empty"
+            reason = f"not understood: {_clean(text[:40])!r}" if text else "empty"
         return Fact(name, None, unit, _source(path), reason)
 
     def why_missing(self, path: str) -> str:
@@ -168,13 +168,13 @@ def _stated(name: str, value: Value | None, unit: str | None, source: str, reaso
 # Parsers of the text of one file: a value, or ValueError or LookupError.
 
 
-def _printable(text: str) -> str:
+def _clean(text: str) -> str:
     """Text of bounded length without control characters: it goes into files, terminals and pages."""
     return "".join(letter for letter in text[:200] if letter.isprintable()).strip()
 
 
 def _text(text: str) -> str:
-    if not (clean := _printable(text)):
+    if not (clean := _clean(text)):
         raise ValueError(text)
     return clean
 
@@ -306,7 +306,7 @@ def _cpu(tree: _Readings) -> Iterator[Fact]:
 
 
 def _x86_cpu(info: dict[str, str]) -> dict[str, Value | None]:
-    vendor, name = (_printable(info.get(key, "")) or None for key in ("vendor_id", "model name"))
+    vendor, name = (_clean(info.get(key, "")) or None for key in ("vendor_id", "model name"))
     family, model, stepping = (register_number(info.get(key)) for key in ("cpu family", "model", "stepping"))
     design = cpuid.microarchitecture(vendor or "", family or 0, model or 0, stepping)
     return {
@@ -328,7 +328,7 @@ def _arm_cpu(info: dict[str, str]) -> dict[str, Value | None]:
     }
 
 
-FLAGS = {
+FLAG_FACTS = {
     "paging.pcid": {"pcid"},
     "paging.invpcid": {"invpcid"},
     "paging.1gib": {"pdpe1gb"},
@@ -338,7 +338,7 @@ FLAGS = {
 
 def _cpu_flags(tree: _Readings) -> Iterator[Fact]:
     flags, reason = tree.flags, NOT_OFFERED if tree.cpuinfo else UNREAD_CPUINFO
-    for name, needed in FLAGS.items():
+    for name, needed in FLAG_FACTS.items():
         yield _stated(name, None if flags is None else needed <= flags, None, f"{CPUINFO} flags", reason)
     levels = None if flags is None else 5 if "la57" in flags else 4
     yield _stated("paging.levels", levels, "levels", f"{CPUINFO} flags", "no file states it")
@@ -360,7 +360,7 @@ def _cores(tree: _Readings) -> Iterator[Fact]:
 
 def _frequency(tree: _Readings) -> Iterator[Fact]:
     policies = tree.names(f"{CPUS}/cpufreq", r"policy[0-9]{1,4}")
-    governors = {_printable(tree.read(f"{CPUS}/cpufreq/{name}/scaling_governor")) for name in policies} - {""}
+    governors = {_clean(tree.read(f"{CPUS}/cpufreq/{name}/scaling_governor")) for name in policies} - {""}
     source = "sysfs: devices/system/cpu/cpufreq/policy*/scaling_governor"
     yield _stated("cpu.governor", ", ".join(sorted(governors)) or None, None, source)
     no_turbo = tree.fact("cpu.boost", f"{CPUS}/intel_pstate/no_turbo", lambda text: not _flag(text))
@@ -543,7 +543,7 @@ def _iommu(tree: _Readings) -> Iterator[Fact]:
     groups = tree.names(where, r"[0-9]{1,6}")
     count = len(groups) if exists(tree.root, where) else None
     yield _stated("iommu.groups", count, "groups", _source(where), tree.why_missing(where))
-    modes = {_printable(tree.read(f"{where}/{group}/type")) for group in groups[:64]} - {""}
+    modes = {_clean(tree.read(f"{where}/{group}/type")) for group in groups[:64]} - {""}
     yield _stated("iommu.mode", ", ".join(sorted(modes)) or None, None, f"{_source(where)}/*/type")
 
 

@@ -92,12 +92,12 @@ def control_groups(root: Root, wanted: set[str]) -> Iterator[tuple[str, str]]:
         serving = wanted & set(controllers.split(","))
         shown = [m for m in mounts if (serving & m.controllers if controllers else not m.controllers)]
         if shown and path:
-            mount = min(shown, key=lambda m: (_below(m.root, path) is None, len(m.root)))
-            for group in _ancestors(_below(mount.root, path) or ()):
+            mount = min(shown, key=lambda m: (_path_below(m.root, path) is None, len(m.root)))
+            for group in _ancestors(_path_below(mount.root, path) or ()):
                 yield mount.point.lstrip("/"), group
 
 
-def _below(mount_root: str, path: str) -> tuple[str, ...] | None:
+def _path_below(mount_root: str, path: str) -> tuple[str, ...] | None:
     """Path of a group below a mount that shows `mount_root`, or ``None`` if it cannot be told.
 
     In a cgroup namespace both may climb out of it by '..'; what the climb passed has no name for us. Then

@@ -9,7 +9,7 @@ from typing import Literal
 from .. import _core
 from ..checks import check_choice, check_flag
 from ..machine import paging
-from ..measuring.nodes import node_places, packed_bytes
+from ..measuring.nodes import SAMPLE_LINES, node_places, packed_bytes
 from ..measuring.point import Common, Place, Point
 from ..memory.region import Region
 from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
@@ -148,8 +148,6 @@ def _executable(point: Point) -> Iterator[_core.Session]:
         yield session
 
 
-_LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}
-
 PROBE = Probe(
     jump,
     Measurement,
@@ -162,7 +160,7 @@ PROBE = Probe(
     sample=Sample(
         "64KiB",
         {"stride": 32, "placement": "beside", "verify": 1, "seed": -1},
-        {"nodes": SAMPLE_BYTES // 64, **_LINES},
-        {"nodes": SAMPLE_BYTES // 64 + 1, **_LINES},
+        {**SAMPLE_LINES, "nodes": SAMPLE_BYTES // 64},
+        {**SAMPLE_LINES, "nodes": SAMPLE_BYTES // 64 + 1},
     ),
 )

@@ -157,7 +157,7 @@ def count_objects(region: Region, sessions: int) -> dict[str, Any]:
     packets = 0
     for first in range(0, sessions, SESSIONS_AT_ONCE):
         entries = np.arange(first, min(first + SESSIONS_AT_ONCE, sessions), dtype=np.uint64)
-        places = _places(words, region.address, entries)
+        places = _request_places(words, region.address, entries)
         packets += int(words[places[-1] // POINTER + PACKETS].sum())
         for size in touched:
             numbers = np.sort(places // size, axis=0)
@@ -172,7 +172,7 @@ def count_objects(region: Region, sessions: int) -> dict[str, Any]:
     }
 
 
-def _places(
+def _request_places(
     words: npt.NDArray[np.uint64], address: int, entries: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
     """Bytes from the start at which the requests of some sessions touch memory, in order: a column each."""

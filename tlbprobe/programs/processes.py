@@ -16,6 +16,7 @@ from pathlib import Path
 from ..machine import files, paging, smaps
 from ..machine.files import Root
 
+ALIVE_SECONDS = 0.05  # between two looks whether one still runs, where the kernel does not say when it ends
 GONE = (FileNotFoundError, ProcessLookupError)
 
 

@@ -29,6 +29,7 @@ from .accessed import why_touched_is_unknown
 from .counted import PROGRAM_COUNTERS, Counted, counting_program
 from .launching import Ended, Launched, Word, checked_argv, now_ns
 from .processes import (
+    ALIVE_SECONDS,
     Memory,
     Switches,
     Usage,
@@ -625,7 +626,7 @@ class _End:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            time.sleep(min(left, LOOK))
+            time.sleep(min(left, ALIVE_SECONDS))
         return True
 
     def __enter__(self) -> Self:
@@ -636,7 +637,6 @@ class _End:
             os.close(self._descriptor)
 
 
-LOOK = 0.05  # seconds between two looks whether a program still runs, where the kernel does not say
 LONGEST_WAIT = 3600.0  # seconds
 
 

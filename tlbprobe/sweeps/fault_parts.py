@@ -41,7 +41,7 @@ class FaultParts(Result):
     ----------
     size : int
         Bytes that each kind of fault was measured on.
-    parts : tuple of Part
+    parts : tuple of FaultPart
         Name, nanoseconds (``None``: cannot be separated here), what they are counted for, and how they were
         separated or why not.
     runs : dict of str to PageTimes
@@ -157,7 +157,7 @@ def _inseparable(name: str, why: str) -> FaultPart:
     return FaultPart(name, None, "", why)
 
 
-def _difference(name: str, ns: float, per: str, how: str) -> FaultPart:
+def _difference_part(name: str, ns: float, per: str, how: str) -> FaultPart:
     """What one kind costs more than another; noise may hide it."""
     return (
         FaultPart(name, ns, per, how) if ns > 0 else _inseparable(name, f"{how}: {ns:.0f} ns, which is noise")
@@ -184,19 +184,19 @@ def _trap_and_path(name: str, read: PageTimes, after_read: PageTimes) -> FaultPa
 def _allocation(name: str, write: PageTimes, read: PageTimes, after_read: PageTimes) -> FaultPart:
     more = write.median - read.median
     how = "first write less first read"
-    return _no_zero_page(name, after_read) or _difference(name, more, "a base page", how)
+    return _no_zero_page(name, after_read) or _difference_part(name, more, "a base page", how)
 
 
 def _trap(name: str, write: PageTimes, populate: PageTimes) -> FaultPart:
     pages = populate.bytes_per_time / paging.base_page_size()
     saved = write.median - populate.quantile(LEAST_DISTURBED) / pages
     how = "first write less MADV_POPULATE_WRITE, one trap for many"
-    return _difference(name, saved, "a base page", how)
+    return _difference_part(name, saved, "a base page", how)
 
 
 def _copying(name: str, write: PageTimes, forked: PageTimes) -> FaultPart:
     more = forked.median - write.median
-    return _difference(name, more, "a base page more than clearing", "write after fork less first write")
+    return _difference_part(name, more, "a base page more than clearing", "write after fork less first write")
 
 
 def _hidden(name: str, populate: PageTimes, second: PageTimes) -> FaultPart:

@@ -161,13 +161,13 @@ def _batches(groups: Mapping[SharedMemory | None, Sequence[Asked]]) -> list[list
     """Policies that are mapped at the same time: as many as fit, in order; the others afterwards."""
     batches: list[list[SharedMemory | None]] = [[]]
     for memory in groups:
-        if not _fit_together([*batches[-1], memory], groups):
+        if not _fits([*batches[-1], memory], groups):
             batches.append([])
         batches[-1].append(memory)
     return [batch for batch in batches if batch]
 
 
-def _fit_together(
+def _fits(
     batch: Iterable[SharedMemory | None], groups: Mapping[SharedMemory | None, Sequence[Asked]]
 ) -> bool:
     """Whether the largest region of every policy can be mapped at the same time."""
