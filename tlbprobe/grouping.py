@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 Thing = TypeVar("Thing")
-Key = TypeVar("Key", bound=Hashable)
+GroupKey = TypeVar("GroupKey", bound=Hashable)
 
 
-def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
+def grouped(things: Iterable[Thing], key: Callable[[Thing], GroupKey]) -> dict[GroupKey, list[Thing]]:
     """Things by their key; keys in the order of the first of each, and so are the things of a key."""
-    found: dict[Key, list[Thing]] = {}
+    found: dict[GroupKey, list[Thing]] = {}
     for thing in things:
         found.setdefault(key(thing), []).append(thing)
     return found

@@ -29,7 +29,7 @@ from .events import (
     CACHE,
     HARDWARE,
     HARDWARE_EVENTS,
-    LISTED,
+    LISTED_EVENTS,
     MEANINGS,
     SOFTWARE_EVENTS,
     Absent,
@@ -676,7 +676,7 @@ def whose_events(cpu: int | None = None) -> str:
 
 
 def _everything(on: Processor) -> list[Event | Absent]:
-    names = dict.fromkeys((*MEANINGS, *LISTED, *HARDWARE_EVENTS, *SOFTWARE_EVENTS))
+    names = dict.fromkeys((*MEANINGS, *LISTED_EVENTS, *HARDWARE_EVENTS, *SOFTWARE_EVENTS))
     more = (event for event in announced_events(on) if event.name not in names)
     return [*(find(name, on) for name in names), *more]
 

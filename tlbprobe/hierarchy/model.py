@@ -23,11 +23,11 @@ from typing import Literal
 import numpy as np
 
 from ..checks import check_choice
+from ..cores.description import REPLACEMENTS
 from ..units import Floats, Ints
 
 Replacement = Literal["lru", "plru", "random"]
 Index = Literal["plain", "hashed"]
-REPLACEMENTS = ("lru", "plru", "random")
 
 TABLE_BITS = 9  # entries of one page table: 512 of 8 bytes in 4 KiB
 LINES_PER_PAGE = 64  # of data
