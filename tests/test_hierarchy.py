@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
-from tlbprobe import _core, model
+from tlbprobe import model
 from tlbprobe.hierarchy import anatomy, claims, inference, measure
 from tlbprobe.hierarchy.anatomy import Anatomy, Part
 from tlbprobe.hierarchy.inference import Cost, Entries, MeasuredLevel, Side, WalkStep
