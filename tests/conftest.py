@@ -213,9 +213,6 @@ def machine_code():
     return SimpleNamespace(loops=loops_in, memory=memory_operands)
 
 
-# --- results made by hand --------------------------------------------------------------------------------
-
-
 def make_measurement(
     low=2.0, slices=240, pages="base", page_size=4096, size=1 << 20, *, of=Measurement, **changes
 ):

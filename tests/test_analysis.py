@@ -355,9 +355,6 @@ def test_core_clock_refuses_by_name():
         analysis.core_ghz([np.nan], 4000)
 
 
-# --- runs in turn ----------------------------------------------------------------------------------------
-
-
 def test_a_paired_ratio_is_exact_where_nothing_disturbs():
     a = np.geomspace(1, 100, 9)
     ratio, limits = analysis.paired_ratio(0.8 * a, a)

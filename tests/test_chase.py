@@ -261,7 +261,7 @@ def test_nodes_are_linked_and_walked(size, stride, nodes, placement):
         ({"chains": 4, "stride": "32KiB"}, ValueError, "chains=4 is out of range, 1 to 2"),
         ({"chains": 2.0}, TypeError, "chains=2.0"),
         ({"chains": True}, TypeError, "chains=True"),
-        ({"access": "write"}, ValueError, "access='write' must be 'load' or 'store'"),
+        ({"access": "write"}, ValueError, "access='write' is none of load, store"),
         ({"locality": 64}, ValueError, "locality=64 must be a multiple of the stride of 64 bytes: from 128"),
         ({"locality": 200}, ValueError, "locality=200 must be a multiple"),
         ({"locality": "1MiB"}, ValueError, "locality='1MiB'"),

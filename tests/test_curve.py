@@ -216,9 +216,6 @@ def test_progress_counts_both(asked):
     assert seen == [(k, 4) for k in (1, 2, 3, 4)]
 
 
-# --- what it gives ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def curve(examples):
     return examples["curve"]

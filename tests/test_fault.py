@@ -24,7 +24,6 @@ import tlbprobe as tp
 from tlbprobe import _core
 from tlbprobe.machine import files, paging
 from tlbprobe.measuring import children
-from tlbprobe.memory import budget
 from tlbprobe.memory.policies import default_page, find_policy
 from tlbprobe.probes import fault
 from tlbprobe.sweeps import fault_parts
@@ -331,7 +330,7 @@ def test_copies_of_reserved_pages(pool):
 
 def test_a_pool_that_is_empty_when_a_copy_is_needed(monkeypatch, pool):
     """Whoever owns the pages takes them from the forked process; that one gets no page, and a signal."""
-    monkeypatch.setattr(budget, "check_budget", lambda *_: None)
+    monkeypatch.setattr("tlbprobe.probes.fault.check_budget", lambda *_: None)
     assert counted(tp.fault(8 * pool, "hugetlb", kind="fork_parent")) == 8
     with pytest.raises(MemoryError, match=r"no huge page was left|ran out of memory"):
         tp.fault(8 * pool, "hugetlb", kind="fork_child")
@@ -969,7 +968,7 @@ def test_a_control_group_kills_the_measuring_process_alone(run_python, group, ki
         f"""
         Path({str(path)!r}, "cgroup.procs").write_text(str(os.getpid()))
         first = caught(tp.fault, 256 * MIB, kind={kind!r})
-        budget.check_budget = lambda *_: None
+        sys.modules["tlbprobe.probes.fault"].check_budget = lambda *_: None
         answer([first, caught(tp.fault, 256 * MIB, kind={kind!r}), tp.fault(MIB).ns.size])
         """
     )

@@ -175,7 +175,7 @@ def test_no_limit_here(machine_tree):
     ],
 )
 def test_place_of_a_group_below_its_mount(mount_root, path, below):
-    assert limits._below(mount_root, path) == below
+    assert limits._path_below(mount_root, path) == below
 
 
 def test_a_group_that_cannot_be_placed_falls_back_to_the_mount(machine_tree):

@@ -124,9 +124,6 @@ def test_a_measured_one():
     assert m.faults["minor"] == m.faults["major"] == 0 or m.warnings
 
 
-# --- hazards ---------------------------------------------------------------------------------------------
-
-
 def host_with_thp(mode):
     """A record of a machine whose setting makes unadvised memory huge, or not."""
     named = {"thp.enabled": mode, "pages.pmd": 1 << 21, "process.thp_disabled": 0}

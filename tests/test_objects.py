@@ -426,7 +426,7 @@ def test_same_seed_asks_for_the_same_sessions_whatever_the_layout():
             with _core.Session([(region, "objects", 0, bytes_of(64), parameters)]) as session:
                 session.measure((100,), 3)
             words = np.frombuffer(region, np.uint64).copy()
-            places = objects._places(words, region.address, np.arange(64, dtype=np.uint64))
+            places = objects._request_places(words, region.address, np.arange(64, dtype=np.uint64))
         seen.append(words[places[-1] // 8 + PACKETS].tolist())
     assert seen[0] == seen[1] == seen[2]
     assert sum(seen[0]) == 364, "a lap to warm up, then three slices"
@@ -482,7 +482,7 @@ def test_damaged_memory_is_an_error(monkeypatch):
         ),
         ({"sessions": 1 << 63}, ValueError, "sessions=9223372036854775808"),
         ({"sessions": "100G"}, MemoryError, "largest size that would fit"),
-        ({"layout": "heap"}, ValueError, "layout='heap' must be 'scattered', 'pooled' or 'split'"),
+        ({"layout": "heap"}, ValueError, "layout='heap' is none of scattered, pooled, split"),
         ({"layout": 0}, ValueError, "layout=0"),
         ({"layout": None}, ValueError, "layout=None"),
         ({"write_statistics": "no"}, TypeError, "write_statistics='no' must be True or False"),

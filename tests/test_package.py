@@ -78,6 +78,29 @@ def test_no_file_imports_in_a_circle():
     graphlib.TopologicalSorter(IMPORTS).prepare()
 
 
+# Names that several files define on purpose: what each of them has to offer under the same name.
+PROTOCOL = {"PROBE", "add", "run"}  # a probe's record; how a command is added, and run
+
+
+def top_level_names(path):
+    """What a file defines, without the underscore that makes it private."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name.lstrip("_")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            inside = (one for target in targets for one in ast.walk(target))
+            yield from (one.id.lstrip("_") for one in inside if isinstance(one, ast.Name))
+
+
+def test_a_name_has_one_meaning_in_the_whole_package():
+    homes = {}
+    for path in MODULES:
+        for name in set(top_level_names(path)) - PROTOCOL:
+            homes.setdefault(name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 def test_public_names_stay_what_they_are_when_every_module_is_imported():
     """No folder hides a function: importing one sets an attribute of that name."""
     before = {name: getattr(tp, name) for name in tp.__all__}

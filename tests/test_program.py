@@ -494,7 +494,7 @@ def test_looks_that_are_refused(monkeypatch):
 
 def test_thinning_keeps_looks():
     """Also where they take turns with samples."""
-    taken = [sampling.Sample(k, processes.Memory(), 1, k if k % 2 else math.nan) for k in range(40)]
+    taken = [sampling.MemorySample(k, processes.Memory(), 1, k if k % 2 else math.nan) for k in range(40)]
     kept = sampling.thinned(taken)
     assert [one.seconds for one in kept] == sorted(one.seconds for one in kept)
     assert sum(one.touched >= 0 for one in kept) == 10

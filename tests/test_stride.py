@@ -241,7 +241,7 @@ def test_only_the_visited_bytes_of_a_region_change(access, changed):
         ),
         ({"size": LINE - 1}, ValueError, f"stride={LINE} is out of range"),
         ({"stride": 64.0}, TypeError, "stride=64.0"),
-        ({"access": "load"}, ValueError, "access='load' must be one of 'read', 'write', 'rmw'"),
+        ({"access": "load"}, ValueError, "access='load' is none of read, write, rmw"),
         ({"access": 1}, ValueError, "access=1"),
         ({"accesses": 0}, ValueError, "accesses=0 is out of range: from 1 to 2**62"),
         ({"accesses": -5}, ValueError, "accesses=-5"),

@@ -156,9 +156,6 @@ def test_plain_values():
     assert set(verdict.to_dict()) == {"claim", "confidence", "evidence", "missing"}
 
 
-# --- trials ----------------------------------------------------------------------------------------------
-
-
 def pair(wall, cpu=None, huge=64.0, reference=0.0, name="offered", spread=0.01):
     def times(ratio):
         return (ratio, None) if spread is None else (ratio, (ratio - spread, ratio + spread))

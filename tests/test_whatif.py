@@ -203,7 +203,7 @@ def test_pages_that_were_not_seen_are_no_reproach():
     def warned(*huge):
         offered = [[RunFigures(1, 1, 0, 0, 0, huge=0.0), RunFigures(1, 1, 0, 0, 0, huge=one)] for one in huge]
         first = RunFigures(1, 1, 0, 0, 0, status=0)
-        texts = variants._complaints(["as it is", "offered"], offered, first)
+        texts = variants._trial_warnings(["as it is", "offered"], offered, first)
         return any("the offer brought no huge page" in text for text in texts)
 
     assert warned(0.0, 0.0)
@@ -726,7 +726,7 @@ def test_a_run_waits_for_what_outlives_the_last_one(monkeypatch):
     options = {"variants": ["refused"], "rounds": 1, "stdin": os.devnull, "progress": False}
     trial = tp.whatif([*words, "0.5"], **options)
     assert any("outlived it" in text for text in trial.warnings)
-    monkeypatch.setattr(variants, "PATIENCE", 0.3)
+    monkeypatch.setattr(variants, "OUTLIVING_SECONDS", 0.3)
     with pytest.raises(RuntimeError, match=r"1 of the processes that .* still run"):
         tp.whatif([*words, "3"], **options)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    pass
+from .units import shown
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -31,7 +29,7 @@ def check_number(name: str, value: float, limit: float, meaning: str) -> float:
     number = float(value) if isinstance(value, np.generic) else value  # float16 ends below the limits
     if not 0 < number < limit:
         limits = "finite" if math.isinf(limit) else f"below {limit:g}"
-        raise ValueError(f"{name}={_number_text(value)} must be above 0 and {limits}: {meaning}")
+        raise ValueError(f"{name}={shown(number)} must be above 0 and {limits}: {meaning}")
     return float(number)
 
 
@@ -40,11 +38,5 @@ def check_whole(name: str, value: int, least: int, most: int, meaning: str) -> i
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r} must be a whole number: {meaning}")
     if not least <= value <= most:
-        raise ValueError(f"{name}={_number_text(value)} is out of range, {least} to {most}: {meaning}")
+        raise ValueError(f"{name}={shown(int(value))} is out of range, {least} to {most}: {meaning}")
     return int(value)
-
-
-def _number_text(value: float) -> str:
-    """Repr of a number, unless that has hundreds of digits."""
-    text = str(value) if not isinstance(value, int) or value.bit_length() < 300 else "a huge number"
-    return text if len(text) < 100 else "a huge number"

@@ -20,14 +20,11 @@ Interval = tuple[float, float] | None
 
 POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 LARGEST = 1 << 62  # bytes; no machine has more, and sums of two still fit a signed 64-bit integer
+POWERS_OF_1000 = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}  # what they mean in a count
 # ASCII, since IGNORECASE would take the Kelvin sign for a K; a bounded length, since int() has a limit too.
-SIZE = re.compile(
-    r"\s*([+-]?\d{1,100}(?:\.\d{0,100})?)\s*(?:([KMGT])(iB|B)?|B)?\s*", re.ASCII | re.IGNORECASE
-)
-
-# A count: K, M, G and T mean powers of 1000 in it.
-COUNT = re.compile(r"\s*([+-]?\d{1,100}(?:\.\d{0,100})?)\s*([KMGT]?)\s*", re.ASCII | re.IGNORECASE)
-POWERS_OF_1000 = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+DIGITS = r"\s*([+-]?\d{1,100}(?:\.\d{0,100})?)\s*"
+SIZE = re.compile(DIGITS + r"(?:([KMGT])(iB|B)?|B)?\s*", re.ASCII | re.IGNORECASE)
+COUNT = re.compile(DIGITS + r"([KMGT]?)\s*", re.ASCII | re.IGNORECASE)
 
 Size = int | str
 Count = int | str
@@ -50,9 +47,14 @@ def parse_size(size: SupportsIndex | str, name: str = "size") -> int:
     ValueError
         If it cannot be parsed, is no whole number of bytes, or out of range.
     """
-    number = _parse(size, name) if isinstance(size, str) else _integer(size, name)
+    asked = f"{name}={shown(size)}"
+    if isinstance(size, str):
+        digits, prefix = _size_parts(size, asked)
+        number = _exact_product(digits, 1 << POWERS[prefix], f"{asked} is not a whole number of bytes")
+    else:
+        number = _integer(size, f"{asked} must be a whole number of bytes or a string such as '64KiB'")
     if not 1 <= number <= LARGEST:
-        raise ValueError(f"{name}={_shown(size)} is out of range: from 1 byte to {format_size(LARGEST)}")
+        raise ValueError(f"{asked} is out of range: from 1 byte to {format_size(LARGEST)}")
     return number
 
 
@@ -75,20 +77,17 @@ def parse_count(count: SupportsIndex | str, name: str, unit: str = "") -> int:
     ValueError
         If it cannot be parsed, is no whole number, or out of range.
     """
+    asked = f"{name}={shown(count)}"
     if isinstance(count, str):
         match = COUNT.fullmatch(count)
         if not match:
-            raise ValueError(f"{name}={_shown(count)} is no count: write a whole number, '200K' or '400M'")
-        whole, _, fraction = match[1].partition(".")
-        number, rest = divmod(
-            int(whole + fraction) * POWERS_OF_1000[match[2].upper()], int(10 ** len(fraction))
-        )
-        if rest:
-            raise ValueError(f"{name}={_shown(count)} is not a whole number of {unit or 'things'}")
+            raise ValueError(f"{asked} is no count: write a whole number, '200K' or '400M'")
+        factor = POWERS_OF_1000[match[2].upper()]
+        number = _exact_product(match[1], factor, f"{asked} is not a whole number of {unit or 'things'}")
     else:
-        number = _integer(count, name, "a whole number or a string such as '200K'")
+        number = _integer(count, f"{asked} must be a whole number or a string such as '200K'")
     if not 1 <= number <= LARGEST:
-        raise ValueError(f"{name}={_shown(count)} is out of range: from 1 to 2**62 {unit}".rstrip())
+        raise ValueError(f"{asked} is out of range: from 1 to 2**62 {unit}".rstrip())
     return number
 
 
@@ -100,44 +99,41 @@ def format_count(count: int) -> str:
     return str(count)
 
 
-def _integer(
-    size: object, name: str, what: str = "a whole number of bytes or a string such as '64KiB'"
-) -> int:
-    wrong = f"{name}={_shown(size)} must be {what}"
-    if isinstance(size, bool) or not isinstance(size, SupportsIndex):
+def shown(value: object) -> str:
+    """Repr of bounded length; that of an integer of thousands of digits would itself be an error."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "a huge number"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-10:]}"
+
+
+def _integer(given: object, wrong: str) -> int:
+    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
         raise TypeError(wrong)
     try:
-        return int(operator.index(size))
+        return int(operator.index(given))
     except TypeError as error:  # an array of several numbers has an __index__ that refuses
         raise TypeError(wrong) from error
 
 
-def _shown(size: object) -> str:
-    """Repr of bounded length; that of an integer of thousands of digits would itself be an error."""
-    if isinstance(size, int) and size.bit_length() > 256:
-        return f"<integer of {size.bit_length()} bits>"
-    text = repr(size)
-    return text if len(text) <= 80 else f"{text[:60]}...{text[-10:]}"
+def _exact_product(digits: str, factor: int, not_whole: str) -> int:
+    """A decimal number times a factor: exact, however many digits."""
+    whole, _, fraction = digits.partition(".")
+    number, rest = divmod(int(whole + fraction) * factor, int(10 ** len(fraction)))
+    if rest:
+        raise ValueError(not_whole)
+    return number
 
 
-def _parse(text: str, name: str) -> int:
+def _size_parts(text: str, asked: str) -> tuple[str, str]:
+    """Digits and prefix of a size."""
     match = SIZE.fullmatch(text)
     if not match:
-        raise ValueError(
-            f"{name}={_shown(text)} is no size: write a number of bytes, '64KiB', '2MiB' or '1G'"
-        )
+        raise ValueError(f"{asked} is no size: write a number of bytes, '64KiB', '2MiB' or '1G'")
     digits, prefix, suffix = match.groups(default="")
     if suffix.upper() == "B":
-        raise ValueError(
-            f"{name}={_shown(text)} is ambiguous, powers of 1000 or of 1024: write {digits}{prefix.upper()}iB"
-        )
-    power = POWERS[prefix.upper()]
-    whole, _, fraction = digits.partition(".")
-    scaled = int(whole + fraction) << power  # exact, however many digits
-    unit = int(10 ** len(fraction))
-    if scaled % unit:
-        raise ValueError(f"{name}={_shown(text)} is not a whole number of bytes")
-    return scaled // unit
+        raise ValueError(f"{asked} is ambiguous, powers of 1000 or of 1024: write {digits}{prefix.upper()}iB")
+    return digits, prefix.upper()
 
 
 def format_size(size: int) -> str:

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 from .. import _core
 
-Value = TypeVar("Value")
-Part = tuple[Any, str, int, int, dict[str, int]]  # mapping, kernel, offset, size, parameters
+Answer = TypeVar("Answer")
+SessionPart = tuple[Any, str, int, int, dict[str, int]]  # mapping, kernel, offset, size, parameters
 
 
 class Core(Protocol):
@@ -39,7 +39,7 @@ class Core(Protocol):
     def calibrate(self) -> tuple[float, int]:
         """What reading the clock costs, and its smallest step, in nanoseconds."""
 
-    def session(self, parts: Sequence[Part]) -> _core.Session:
+    def session(self, parts: Sequence[SessionPart]) -> _core.Session:
         """Prepare kernels on parts of regions that belong to it."""
 
     def adopt(self, mapping: _core.Mapping, page: int) -> Callable[[], object] | None:
@@ -76,7 +76,7 @@ class Native:
         """What reading the clock costs, and its smallest step."""
         return _core.clock_calibrate()
 
-    def session(self, parts: Sequence[Part]) -> _core.Session:
+    def session(self, parts: Sequence[SessionPart]) -> _core.Session:
         """Prepare kernels on parts of regions."""
         check_belongs(self, parts)
         return _core.Session(parts)
@@ -104,7 +104,7 @@ def using(core: Core) -> Iterator[None]:
         _current.reset(before)
 
 
-def check_belongs(core: Core, parts: Sequence[Part]) -> None:
+def check_belongs(core: Core, parts: Sequence[SessionPart]) -> None:
     """Raise a ValueError for memory that another core made."""
     for mapping, *_ in parts:
         other = getattr(mapping, "core", NATIVE)
@@ -118,15 +118,15 @@ def only_here(what: str) -> None:
         raise RuntimeError(f"{what} is of real memory and a real kernel: not on {current()}")
 
 
-def once_a_core(function: Callable[[], Value]) -> Callable[[], Value]:
+def once_a_core(function: Callable[[], Answer]) -> Callable[[], Answer]:
     """Remember what a function without parameters found, for each core."""
 
     @functools.wraps(function)
-    def remembered() -> Value:
+    def remembered() -> Answer:
         known = current().known
         if function not in known:
             known[function] = function()
-        found: Value = known[function]
+        found: Answer = known[function]
         return found
 
     return remembered

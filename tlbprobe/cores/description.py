@@ -22,7 +22,7 @@ TLBS, ARRAYS, PAGES, CACHES, LEVELS, BURSTS, NEIGHBOURS = 8, 4, 8, 8, 5, 4, 8
 BASE_PAGES = tuple(1 << shift for shift in range(12, 17))
 MOST_BYTES = 1 << 20  # of a file; those that come with the package have some 4 KiB
 
-Table = Mapping[str, Any]
+TomlTable = Mapping[str, Any]
 REQUIRED = object()
 
 
@@ -130,7 +130,7 @@ class Description:
     name: str
     about: str
     pages: tuple[int, ...]
-    tables: Table
+    tables: TomlTable
 
     def __str__(self) -> str:
         return f"{self.name}: {self.about}"
@@ -169,8 +169,8 @@ def _numbers(described: Description, seed: int) -> Iterator[float]:
     yield from (overlap[name] for name in ("window", "misses", "stores", "cycles", "ahead", "jump_cycles"))
     yield from (walk["levels"], walk["walkers"], walk["cycles"], walk["cache"] - 1)
     yield from _padded(map(_sets, walk["upper"]), LEVELS - 1, 4)
-    yield from _padded(map(_tlb, tables["tlb"]), TLBS, 2 + ARRAYS * (4 + PAGES))
-    yield from _padded(map(_cache, tables["cache"]), CACHES, 7)
+    yield from _padded(map(_tlb_numbers, tables["tlb"]), TLBS, 2 + ARRAYS * (4 + PAGES))
+    yield from _padded(map(_cache_numbers, tables["cache"]), CACHES, 7)
     burst = ("rate", "least_ms", "most_ms", "factor", "added_ns", "stolen")
     yield from _padded(([one[name] for name in burst] for one in tables["burst"]), BURSTS, len(burst))
     yield from _padded(([one["amplitude"], one["memory_ms"]] for one in tables["drift"]), 1, 2)
@@ -185,19 +185,19 @@ def _padded(rows: Iterator[Sequence[float]], most: int, width: int) -> Iterator[
     return itertools.chain.from_iterable(itertools.islice(itertools.chain(rows, absent), most))
 
 
-def _sets(sets: Table) -> list[float]:
+def _sets(sets: TomlTable) -> list[float]:
     index, replacement = INDEXES.index(sets["index"]), REPLACEMENTS.index(sets["replacement"])
     return [sets["entries"], sets["ways"], index, replacement]
 
 
-def _tlb(level: Table) -> list[float]:
+def _tlb_numbers(level: TomlTable) -> list[float]:
     arrays = (
         [*_sets(one), *_padded(([size] for size in one["pages"]), PAGES, 1)] for one in level["entries"]
     )
     return [SIDES[level["side"]], level["cycles"], *_padded(arrays, ARRAYS, 4 + PAGES)]
 
 
-def _cache(level: Table) -> list[float]:
+def _cache_numbers(level: TomlTable) -> list[float]:
     *_, index, replacement = _sets({**level, "entries": 0})
     return [
         SIDES[level["side"]],
@@ -253,7 +253,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise DescriptionError(f"{path.name}: is no TOML file: {error}") from error
 
 
-def parse(content: Table, name: str) -> Description:
+def parse(content: TomlTable, name: str) -> Description:
     """Check a description, and complete it."""
     known = {"", *TABLES} - {inner for inner in TABLES if "." in inner}
     own = {key: value for key, value in content.items() if key not in known}

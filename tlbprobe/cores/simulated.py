@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from .current import Part, check_belongs, using
+from .current import SessionPart, check_belongs, using
 from .description import Description, describe, known_machines
 
 
@@ -58,7 +58,7 @@ class SimulatedCore:
         found: tuple[float, int] = self.machine.clock_calibrate()
         return found
 
-    def session(self, parts: Sequence[Part]) -> _core.Session:
+    def session(self, parts: Sequence[SessionPart]) -> _core.Session:
         """Prepare kernels on parts of regions that were mapped here."""
         check_belongs(self, parts)
         from .. import _simulated

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..machine import cpuid
-from ..machine.files import CPUS, Root, cpuinfo, read_text
+from ..machine.files import CPUS, Root, cpuinfo, read_text, register_number
 from . import libpfm, pmus
 from .pmus import Pmu, near
 
@@ -172,14 +172,14 @@ HARDWARE_EVENTS: dict[str, Numbered] = {
     "stalled-cycles-backend": Numbered(HARDWARE, 8, f"cycles stalled in the back end, {MAPPED}"),
     "ref-cycles": Numbered(HARDWARE, 9, "cycles of a clock that does not change, while not halted"),
 }
-CACHES = {"L1-dcache": 0, "L1-icache": 1, "LLC": 2, "dTLB": 3, "iTLB": 4, "branch": 5, "node": 6}
+KERNEL_CACHES = {"L1-dcache": 0, "L1-icache": 1, "LLC": 2, "dTLB": 3, "iTLB": 4, "branch": 5, "node": 6}
 OPERATIONS = {"load": 0, "store": 1, "prefetch": 2}
 READ_ONLY = ("L1-icache", "iTLB", "branch")
 MISS = 1 << 16
 
 
 def _cache_events() -> Iterator[tuple[str, Numbered]]:
-    for cache, number in CACHES.items():
+    for cache, number in KERNEL_CACHES.items():
         for operation, code in OPERATIONS.items():
             if code == 0 or cache not in READ_ONLY:
                 config, plural = number | code << 8, f"{operation}{'es' if operation[-1] == 'h' else 's'}"
@@ -200,7 +200,16 @@ ALIASES = {
 
 DTLB, DTLB_MISS, ITLB, ITLB_MISS = "dTLB-loads", "dTLB-load-misses", "iTLB-loads", "iTLB-load-misses"
 DTLB_STORE, DTLB_STORE_MISS = "dTLB-stores", "dTLB-store-misses"
-LISTED = (DTLB, DTLB_MISS, DTLB_STORE, DTLB_STORE_MISS, ITLB, ITLB_MISS, "LLC-loads", "LLC-load-misses")
+LISTED_EVENTS = (
+    DTLB,
+    DTLB_MISS,
+    DTLB_STORE,
+    DTLB_STORE_MISS,
+    ITLB,
+    ITLB_MISS,
+    "LLC-loads",
+    "LLC-load-misses",
+)
 
 
 # --- tables ----------------------------------------------------------------------------------------------
@@ -221,7 +230,7 @@ EventRows = dict[str, Row]
 Said = dict[str, tuple[str, str]]  # what a name of the kernel's means: text and kind
 
 
-class Core(NamedTuple):
+class CoreEvents(NamedTuple):
     """A kind of core: its rows, what the kernel's names mean on it, and where the kernel says so."""
 
     rows: EventRows
@@ -324,9 +333,9 @@ def _intel_says(how: str, load: int, store: int, code: int) -> Said:
     }
 
 
-def _intel_cores(says: Said, table: str, *kinds: EventRows) -> list[Core]:
+def _intel_cores(says: Said, table: str, *kinds: EventRows) -> list[CoreEvents]:
     source = f"{LINUX} arch/x86/events/intel/core.c {table}_hw_cache_event_ids"
-    return [Core(rows, says, source) for rows in kinds]
+    return [CoreEvents(rows, says, source) for rows in kinds]
 
 
 COMPLETED = "whose page walk was completed"
@@ -341,7 +350,7 @@ TNT, GRT, CMT, LPE, SKT, DKT = _intel_cores(
 )
 
 # Folder of the lists: the models of family 6 that it is for, and the kinds of core by their PMU.
-INTEL_EVENTS: dict[str, tuple[tuple[int, ...], dict[str, Core]]] = {
+INTEL_EVENTS: dict[str, tuple[tuple[int, ...], dict[str, CoreEvents]]] = {
     "haswell": ((0x3C, 0x45, 0x46), {"cpu": HSW}),
     "haswellx": ((0x3F,), {"cpu": HSW}),
     "broadwell": ((0x3D, 0x47), {"cpu": HSW}),
@@ -522,7 +531,7 @@ class Processor:
         For people: name of the design, or numbers.
     folder : str
         Folder of the lists; empty where they have none for it.
-    core : Core
+    core : CoreEvents
         Rows of its events.
     pmu : Pmu or None
         The unit that counts, where the kernel shows one.
@@ -533,7 +542,7 @@ class Processor:
     vendor: str
     label: str
     folder: str
-    core: Core
+    core: CoreEvents
     root: Root
     pmu: Pmu | None = None
     gated: frozenset[str] = frozenset()
@@ -558,7 +567,7 @@ class Processor:
         return config | (self.pmu.type << 32 if self.pmu and self.several else 0)
 
 
-NO_CORE = Core({}, {}, "")
+NO_CORE = CoreEvents({}, {}, "")
 
 
 def processor(root: Root = "/", cpu: int = 0) -> Processor:
@@ -578,8 +587,8 @@ def processor(root: Root = "/", cpu: int = 0) -> Processor:
     info, pmu = cpuinfo(root), pmus.core_pmu(cpu, root)
     if "CPU implementer" in info:
         return _arm(info, root, cpu, pmu)
-    numbers = (_number(info.get(name)) for name in ("cpu family", "model", "stepping"))
-    family, model, stepping = numbers
+    names = ("cpu family", "model", "stepping")
+    family, model, stepping = (register_number(info.get(name)) or 0 for name in names)
     vendor = info.get("vendor_id", "")
     label = cpuid.microarchitecture(vendor, family, model, stepping)
     numbered = f"{vendor or 'unknown'} family {family} model {model:#x}"
@@ -588,16 +597,12 @@ def processor(root: Root = "/", cpu: int = 0) -> Processor:
         return Processor("Intel", label or numbered, folder, core, root, pmu)
     if vendor == "AuthenticAMD" and (zen := re.match(r"Zen ?(\d|\+)", label or "")):
         folder = f"amdzen{zen[1].replace('+', '1')}"
-        core = Core(AMD_EVENTS.get(folder, {}), AMD_SAYS, AMD_SAID_IN)
+        core = CoreEvents(AMD_EVENTS.get(folder, {}), AMD_SAYS, AMD_SAID_IN)
         return Processor("AMD", label or numbered, folder, core, root, pmu)
     return Processor(vendor or "unknown", label or numbered, "", NO_CORE, root, pmu)
 
 
-def _number(text: str | None) -> int:
-    return int(text, 0) if text and re.fullmatch(r"0x[0-9a-f]{1,16}|[1-9][0-9]{0,7}", text) else 0
-
-
-def _intel_core(family: int, model: int, stepping: int, pmu: Pmu | None) -> tuple[str, Core]:
+def _intel_core(family: int, model: int, stepping: int, pmu: Pmu | None) -> tuple[str, CoreEvents]:
     folder = next((name for name, (models, _) in INTEL_EVENTS.items() if family == 6 and model in models), "")
     if not folder:
         return "", NO_CORE
@@ -608,12 +613,12 @@ def _intel_core(family: int, model: int, stepping: int, pmu: Pmu | None) -> tupl
 
 
 def _arm(info: dict[str, str], root: Root, cpu: int, pmu: Pmu | None) -> Processor:
-    midr = _number(read_text(root, f"{CPUS}/cpu{cpu}/regs/identification/midr_el1"))
-    implementer = midr >> 24 & 0xFF or _number(info.get("CPU implementer"))
-    part = midr >> 4 & 0xFFF or _number(info.get("CPU part"))
+    midr = register_number(read_text(root, f"{CPUS}/cpu{cpu}/regs/identification/midr_el1")) or 0
+    implementer = midr >> 24 & 0xFF or register_number(info.get("CPU implementer")) or 0
+    part = midr >> 4 & 0xFFF or register_number(info.get("CPU part")) or 0
     folder, more = ARM_CORES.get((implementer, part), ("", {}))
     label = cpuid.arm_microarchitecture(implementer, part) or f"Arm {implementer:#x} part {part:#x}"
-    core = Core({**ARM_EVENTS, **more}, ARM_SAYS, ARM_SAID_IN)
+    core = CoreEvents({**ARM_EVENTS, **more}, ARM_SAYS, ARM_SAID_IN)
     return Processor("Arm", label, folder, core, root, pmu, frozenset(ARM_EVENTS))
 
 
@@ -671,7 +676,7 @@ def find(name: str, on: Processor) -> Event | Absent:
         return _numbered(name, NUMBERED[plain], on)
     if written := WRITTEN.fullmatch(name):
         return _written(name, written.groups(), on)
-    if raw := pmus.RAW.fullmatch(name):
+    if raw := pmus.RAW_NUMBER.fullmatch(name):
         return _known(Event(name, "as its number says", on.raw_type, int(raw[1], 16), encoding=name), on)
     if on.pmu and on.pmu.event(name) is not None:
         return _announced(name, on.pmu, on)

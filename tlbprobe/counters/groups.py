@@ -29,7 +29,7 @@ from .events import (
     CACHE,
     HARDWARE,
     HARDWARE_EVENTS,
-    LISTED,
+    LISTED_EVENTS,
     MEANINGS,
     SOFTWARE_EVENTS,
     Absent,
@@ -357,16 +357,16 @@ def judge_event(
     ----------
     event : Event
         Its kind says what it must count.
-    trial : Trial
+    trial : EventTrial
         What it did count.
-    control : Verdict, optional
+    control : EventVerdict, optional
         What became of the cycles: where not even they count, nothing does.
     base_page : int
         Bytes of the pages of the trial.
 
     Returns
     -------
-    Verdict
+    EventVerdict
         That it counts; that it is dead, with the evidence; or untried, where nothing is known of its kind.
     """
     kind = event.kind.replace(BASE_PAGES, "") if base_page == 4096 else event.kind
@@ -676,7 +676,7 @@ def whose_events(cpu: int | None = None) -> str:
 
 
 def _everything(on: Processor) -> list[Event | Absent]:
-    names = dict.fromkeys((*MEANINGS, *LISTED, *HARDWARE_EVENTS, *SOFTWARE_EVENTS))
+    names = dict.fromkeys((*MEANINGS, *LISTED_EVENTS, *HARDWARE_EVENTS, *SOFTWARE_EVENTS))
     more = (event for event in announced_events(on) if event.name not in names)
     return [*(find(name, on) for name in names), *more]
 

@@ -19,7 +19,7 @@ CORE = re.compile(r"cpu|cpu_core|cpu_atom|cpu_lowpower|armv[0-9]\w*|apple_\w+") 
 NAME = re.compile(r"[\w.+-]{1,100}", re.ASCII)
 NUMBER = re.compile(r"0x[0-9a-f]{1,16}|[0-9]{1,20}", re.ASCII | re.IGNORECASE)
 FIELD = re.compile(r"(config[12]?):([0-9,-]{1,200})", re.ASCII)
-RAW = re.compile(r"r([0-9a-f]{1,16})", re.ASCII | re.IGNORECASE)
+RAW_NUMBER = re.compile(r"r([0-9a-f]{1,16})", re.ASCII | re.IGNORECASE)
 ATTRIBUTES = (".unit", ".scale", ".snapshot", ".per-pkg")  # files of an event that are no events
 
 
@@ -83,7 +83,7 @@ class Pmu:
 
     def _term(self, name: str, given: str, value: str) -> tuple[str, int]:
         """Field and bits of one term."""
-        if not given and (raw := RAW.fullmatch(name)):
+        if not given and (raw := RAW_NUMBER.fullmatch(name)):
             return "config", int(raw[1], 16)
         number = _parse_field(name, value) if given else 1
         if name in Code._fields:

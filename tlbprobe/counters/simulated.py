@@ -11,8 +11,8 @@ from .events import MEANINGS, SOFTWARE, TLB_EVENTS, TLB_SET, Absent, Event
 
 def counted_as(described: Description) -> dict[str, str]:
     """What the model calls each event that it counts, by the event's name."""
-    data, code = (_places(described.tables["tlb"], side) for side in ("data", "code"))
-    caches = _places(described.tables["cache"], "data")
+    data, code = (_which_levels(described.tables["tlb"], side) for side in ("data", "code"))
+    caches = _which_levels(described.tables["cache"], "data")
     found = {
         **{name: name for name in ("cycles", "loads", "stores", "walk_pending", "walk_active")},
         "walks": "walks.data",
@@ -32,7 +32,7 @@ def counted_as(described: Description) -> dict[str, str]:
     return {name: raw for name, raw in found.items() if raw}
 
 
-def _places(levels: Sequence[dict[str, str]], side: str) -> list[int]:
+def _which_levels(levels: Sequence[dict[str, str]], side: str) -> list[int]:
     """Places of the levels of a side in the description, the first level first."""
     return [place for place, level in enumerate(levels) if level["side"] in (side, "both")]
 

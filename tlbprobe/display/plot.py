@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import check_choice
 from ..hierarchy.anatomy import Anatomy, Part, format_reach
 from ..machine import paging
 from ..probes.fault import PageTimes
@@ -40,7 +41,7 @@ FASTEST_NS = 5.0  # nanoseconds: where a log axis of single times begins, below 
 CLOCKS = 20.0  # nanoseconds: single times up to here are the clock's, and no mode of anything else
 
 Structured = npt.NDArray[Any]
-LOW = ("low_ns", "interval_low_ns", "interval_high_ns")  # columns of an estimate and its interval
+LOW_COLUMNS = ("low_ns", "interval_low_ns", "interval_high_ns")  # columns of an estimate and its interval
 
 
 @functools.singledispatch
@@ -135,9 +136,9 @@ def _cost_axis(ax: Axes, costs: Structured) -> None:
     ax.set_ylabel("ns per access")
 
 
-def _all(table: Structured) -> Structured:
+def _estimates(table: Structured) -> Structured:
     """Every estimate, and both ends of its interval."""
-    return np.concatenate([table[name] for name in LOW])
+    return np.concatenate([table[name] for name in LOW_COLUMNS])
 
 
 def _line(
@@ -354,7 +355,7 @@ def draw_sweep(result: Sweep, ax: Axes | None = None) -> Axes:
     x = next((name for name in result.axes if table[name].dtype.kind in "iuf"), next(iter(result.axes)))
     at = table[x] if table[x].dtype.kind in "iuf" else np.array([axis_text(x, value) for value in table[x]])
     # Single accesses have no low estimate.
-    names = LOW if np.isfinite(table["low_ns"]).any() else ("median_ns",) * 3
+    names = LOW_COLUMNS if np.isfinite(table["low_ns"]).any() else ("median_ns",) * 3
     others = [name for name in result.axes if name != x]
     keys = table[others].tolist() if others else [()] * len(table)
     lines = list(dict.fromkeys(keys))
@@ -381,7 +382,7 @@ def draw_sweep(result: Sweep, ax: Axes | None = None) -> Axes:
 
 # --- the curve -------------------------------------------------------------------------------------------
 
-COST = ("translation_ns", "translation_low_ns", "translation_high_ns")
+COST_COLUMNS = ("translation_ns", "translation_low_ns", "translation_high_ns")
 
 
 @draw.register(Curve)
@@ -389,8 +390,7 @@ def draw_curve(
     result: Curve, ax: Axes | None = None, x: Literal["working_set", "page_size"] = "working_set"
 ) -> Axes:
     """Draw one view of a curve."""
-    if x not in ("working_set", "page_size"):
-        raise ValueError(f"x={x!r} must be 'working_set' or 'page_size'")
+    check_choice("x", x, ("working_set", "page_size"))
     ax = _axes(ax)
     if x == "page_size":
         return _over_page_size(result, ax)
@@ -408,7 +408,7 @@ def curve_figure(result: Curve) -> Figure:
     latency = figure.add_subplot(grid[0, 0])
     cost = figure.add_subplot(grid[1, 0], sharex=latency)
     _over_working_set(result, latency)
-    _translation(result, cost)
+    _costs_over_working_set(result, cost)
     latency.set_xlabel("")
     latency.tick_params(labelbottom=False)
     _over_page_size(result, figure.add_subplot(grid[:, 1]))
@@ -453,10 +453,10 @@ def _policy_label(name: str, rows: Structured) -> str:
 
 def _over_working_set(result: Curve, ax: Axes) -> Axes:
     for rows, style in _lines(result):
-        _line(ax, rows["size"], rows, LOW, style)
+        _line(ax, rows["size"], rows, LOW_COLUMNS, style)
     table = result.to_numpy()
     _size_axis(ax, table["size"].tolist(), "working set")
-    _log_ns(ax, _all(table))
+    _log_ns(ax, _estimates(table))
     ax.legend(**_legend(ax))
     return _finish(ax, "Latency of a dependent load, one node a cache line")
 
@@ -479,9 +479,9 @@ def _add_costs(result: Curve, ax: Axes) -> Axes:
     return ax
 
 
-def _translation(result: Curve, ax: Axes) -> Axes:
+def _costs_over_working_set(result: Curve, ax: Axes) -> Axes:
     for rows, style in _lines(result):
-        _line(ax, rows["size"], rows, COST, style)
+        _line(ax, rows["size"], rows, COST_COLUMNS, style)
     table = result.to_numpy()
     _size_axis(ax, table["size"].tolist(), "working set")
     _cost_axis(ax, table["translation_ns"])
@@ -570,7 +570,7 @@ def _over_page_size(result: Curve, ax: Axes) -> Axes:
         np.isfinite(table["low_ns"]) & (table["page_size"] > 0) & np.isin(table["size"], result.view)
     ]
     _page_size_axis(ax, known)
-    _log_ns(ax, _all(known))
+    _log_ns(ax, _estimates(known))
     shades = colormaps["viridis_r"](np.linspace(0.2, 1.0, max(2, len(result.view))))
     ends = []
     for size, shade in zip(result.view, shades, strict=False):

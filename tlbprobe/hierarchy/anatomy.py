@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from ..results.words import format_ns, recorded_host
 from ..units import Floats, approximate_size, format_size
 from .claims import Claim, format_range
 from .inference import Cost, Dearer, Entries, MeasuredLevel, Side, WalkStep
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from ..machine import cpuid
 from .inference import Side
-
-if TYPE_CHECKING:
-    pass
-
 
 FAR_OFF = 2.0  # times a claim, or the reverse: what differs more may be another level
 WIDE_RANGE = 2.0  # times its lower end: a range up to there says whether a claim is right

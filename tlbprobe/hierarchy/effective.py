@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from .. import _core
 from ..machine import cpus, paging
+from ..markup import html_table
 from ..measuring import slices
 from ..measuring.nodes import node_parameters
 from ..measuring.point import Common
 from ..memory.region import Region
 from ..results import analysis
-from ..results.result import html_table
 from ..units import format_size
 
 MOST_NODES = 1 << 11  # a first-level TLB has fewer entries
@@ -123,10 +123,10 @@ def effective_page_size(region: Region, *, seed: int = 0, cpu: int | None = None
         if entries is None:
             reason = "the first TLB level shows no step with base pages on this machine"
             return EffectivePageSize(None, (), backing, None, (), reason)
-        return _infer(region, entries, backing, seed)
+        return _infer_size(region, entries, backing, seed)
 
 
-def _infer(region: Region, entries: int, backing: int | None, seed: int) -> EffectivePageSize:
+def _infer_size(region: Region, entries: int, backing: int | None, seed: int) -> EffectivePageSize:
     nodes = NODES_PER_ENTRY * entries
     span = nodes * region.base_page
     if span > region.mapped_bytes:
@@ -137,9 +137,9 @@ def _infer(region: Region, entries: int, backing: int | None, seed: int) -> Effe
     costs: list[tuple[int, int, float]] = []
     with Region(nodes * paging.cache_line_size()) as beside:
         for offset in _offsets(region, span):
-            place = _Place(region, beside, offset, nodes, seed)
-            places.append(place.size(backing))
-            costs.extend(place.costs)
+            spot = _Spot(region, beside, offset, nodes, seed)
+            places.append(spot.size(backing))
+            costs.extend(spot.costs)
     found = {size for size in places if size is not None}  # near the end of a region a step may lie beyond it
     size = found.pop() if len(found) == 1 else None
     reason = "" if size else f"the places that were tried show {', '.join(map(_named, places))}"
@@ -158,7 +158,7 @@ def _offsets(region: Region, span: int) -> list[int]:
 
 
 @dataclass
-class _Place:
+class _Spot:
     """One spot of a region."""
 
     region: Region

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from .anatomy import NO_SIDE, Anatomy, Part
 from .claims import claimed_levels, judged_claims
 from .effective import effective_page_size
 from .inference import Side, WalkStep
-
-if TYPE_CHECKING:
-    pass
-
 
 SIDE_SECONDS = 4.0  # for one side on one policy
 MAP_SECONDS = 1.0  # for the picture of conflicts

@@ -22,11 +22,12 @@ from typing import Literal
 
 import numpy as np
 
+from ..checks import check_choice
+from ..cores.description import REPLACEMENTS
 from ..units import Floats, Ints
 
 Replacement = Literal["lru", "plru", "random"]
 Index = Literal["plain", "hashed"]
-REPLACEMENTS = ("lru", "plru", "random")
 
 TABLE_BITS = 9  # entries of one page table: 512 of 8 bytes in 4 KiB
 LINES_PER_PAGE = 64  # of data
@@ -36,23 +37,18 @@ EXACT_STATES = 800  # of a set under random replacement: more would take too lon
 FAR = 2  # times the ways: that many pages in turn never hit under tree-PLRU
 
 
-def _check_whole(name: str, value: int, least: int) -> None:
+def _check_count(name: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r} must be a whole number")
     if value < least:
         raise ValueError(f"{name}={value!r} must be at least {least}")
 
 
-def _check_number(name: str, value: float) -> None:
+def _check_amount(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise TypeError(f"{name}={value!r} must be a number")
     if not 0 <= value < math.inf:
         raise ValueError(f"{name}={value!r} must be finite, and 0 at least")
-
-
-def _check_name(name: str, value: str, names: Sequence[str]) -> None:
-    if value not in names:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, names))}")
 
 
 def _checked_pages(pages: Sequence[int] | Ints) -> Ints:
@@ -97,9 +93,9 @@ def hit_share(pages: int, ways: int, replacement: Replacement) -> float:
     >>> round(5 * (1 - hit_share(5, 4, "random")), 6)
     2.0
     """
-    _check_whole("pages", pages, 1)
-    _check_whole("ways", ways, 1)
-    _check_name("replacement", replacement, REPLACEMENTS)
+    _check_count("pages", pages, 1)
+    _check_count("ways", ways, 1)
+    check_choice("replacement", replacement, REPLACEMENTS)
     if pages <= ways:
         return 1.0
     if replacement == "lru":
@@ -233,10 +229,10 @@ class Level:
 
     def __post_init__(self) -> None:
         for name in ("entries", "ways", "folds"):
-            _check_whole(name, getattr(self, name), 1)
-        _check_number("hit_ns", self.hit_ns)
-        _check_name("replacement", self.replacement, REPLACEMENTS)
-        _check_name("index", self.index, ("plain", "hashed"))
+            _check_count(name, getattr(self, name), 1)
+        _check_amount("hit_ns", self.hit_ns)
+        check_choice("replacement", self.replacement, REPLACEMENTS)
+        check_choice("index", self.index, ("plain", "hashed"))
         if self.ways > self.entries or self.entries % self.ways:
             raise ValueError(f"ways={self.ways} must divide entries={self.entries}")
         if self.sets & (self.sets - 1):
@@ -278,8 +274,8 @@ class Cache:
     ns: float
 
     def __post_init__(self) -> None:
-        _check_whole("lines", self.lines, 1)
-        _check_number("ns", self.ns)
+        _check_count("lines", self.lines, 1)
+        _check_amount("ns", self.ns)
 
 
 @dataclass(frozen=True)
@@ -318,9 +314,9 @@ class Machine:
             if not given or not all(isinstance(one, kind) for one in given):
                 raise ValueError(f"{name}={given!r} must hold at least one {kind.__name__}, and nothing else")
         for entries in self.paging:
-            _check_whole("paging", entries, 1)
+            _check_count("paging", entries, 1)
         for name in ("memory_ns", "walk_ns", "exposed"):
-            _check_number(name, getattr(self, name))
+            _check_amount(name, getattr(self, name))
 
     def missing(self, pages: Ints) -> list[Floats]:
         """Share of the visits to each page that miss a level and all before it, level by level."""
@@ -337,7 +333,7 @@ class Machine:
 
     def packed_ns(self, nodes: int) -> float:
         """Nanoseconds of one access to so many lines side by side, on the fewest pages, in random order."""
-        _check_whole("nodes", nodes, 1)
+        _check_count("nodes", nodes, 1)
         pages = -(-nodes // LINES_PER_PAGE)
         held = itertools.accumulate((level.entries for level in self.levels), max)  # by it and all before
         missed = [max(0.0, 1 - entries / pages) for entries in held]
@@ -436,7 +432,7 @@ class Noise:
 
     def __post_init__(self) -> None:
         for one in fields(self):
-            _check_number(one.name, getattr(self, one.name))
+            _check_amount(one.name, getattr(self, one.name))
         for name in ("burst_share", "round_share"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name}={getattr(self, name)!r} is a share, below 1")

@@ -18,7 +18,7 @@ Dump = Mapping[tuple[int, int], Registers]  # by leaf and subleaf
 Reader = Callable[[int, int], Registers | None]
 
 K, M, G = 1 << 10, 1 << 20, 1 << 30
-NOTHING: Registers = (0, 0, 0, 0)
+NO_LEAF: Registers = (0, 0, 0, 0)
 MOST_SUBLEAVES = 64  # no processor has as many; a hypervisor may claim anything
 
 # The leaves decoded here, in the order of their numbers.
@@ -42,7 +42,7 @@ def dump_cpuid() -> dict[tuple[int, int], Registers]:
 
 def dump(read: Reader) -> dict[tuple[int, int], Registers]:
     """Leaves that `read` offers; one above the highest repeats another on Intel, so it is not read."""
-    last = {base: (read(base, 0) or NOTHING)[0] for base in (0x0, 0x80000000)}
+    last = {base: (read(base, 0) or NO_LEAF)[0] for base in (0x0, 0x80000000)}
     wanted = [(leaf, 0) for leaf in BASIC if leaf <= last[0]]
     wanted += [(0x18, sub) for sub in _subleaves(read, last[0])]
     wanted += [(leaf, 0) for leaf in HYPERVISOR]
@@ -53,7 +53,7 @@ def dump(read: Reader) -> dict[tuple[int, int], Registers]:
 def _subleaves(read: Reader, last_leaf: int) -> range:
     if last_leaf < 0x18:
         return range(0)
-    return range(min((read(0x18, 0) or NOTHING)[0], MOST_SUBLEAVES) + 1)
+    return range(min((read(0x18, 0) or NO_LEAF)[0], MOST_SUBLEAVES) + 1)
 
 
 # --- identity --------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def core_type(dump: Dump) -> str | None:
 
 def _leaf(dump: Dump, leaf: int, subleaf: int = 0) -> Registers:
     """Return the registers of a leaf, all zero where it is absent, as the processor itself does."""
-    eax, ebx, ecx, edx = (register & 0xFFFFFFFF for register in dump.get((leaf, subleaf), NOTHING))
+    eax, ebx, ecx, edx = (register & 0xFFFFFFFF for register in dump.get((leaf, subleaf), NO_LEAF))
     return eax, ebx, ecx, edx
 
 
@@ -249,8 +249,8 @@ def _descriptors(registers: Registers) -> Iterator[TlbClaim]:
 _4K, _4M, _2M4M, _ALL = (4 * K,), (4 * M,), (2 * M, 4 * M), (4 * K, 2 * M, 4 * M)
 _4K2M, _4K4M = (4 * K, 2 * M), (4 * K, 4 * M)
 _D, _I, _U = "data", "instruction", "unified"
-_Row = tuple[int, str, tuple[int, ...], int, int | None]
-DESCRIPTORS: dict[int, tuple[_Row, ...]] = {
+_DescriptorRow = tuple[int, str, tuple[int, ...], int, int | None]
+DESCRIPTORS: dict[int, tuple[_DescriptorRow, ...]] = {
     0x01: ((1, _I, _4K, 32, 4),),
     0x02: ((1, _I, _4M, 2, 2),),
     0x03: ((1, _D, _4K, 64, 4),),

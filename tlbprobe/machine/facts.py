@@ -20,7 +20,8 @@ from typing import Any
 from ..cores.current import current, once_a_core
 from ..cores.description import Description
 from ..cores.simulated import SimulatedCore
-from ..units import approximate_size, short_size
+from ..markup import html_columns
+from ..units import POWERS, approximate_size, short_size
 from . import cpuid
 from .files import (
     CPUS,
@@ -35,6 +36,7 @@ from .files import (
     parse_fields,
     parse_number,
     read_text,
+    register_number,
     vmstat,
 )
 from .hazards import HAZARD_RULES, SEVERITIES, Hazard
@@ -144,7 +146,7 @@ class _Readings:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
         except (ValueError, LookupError):
-            reason = f"not understood: {_printable(text[:40])!r}" if text else "empty"
+            reason = f"not understood: {_clean(text[:40])!r}" if text else "empty"
         return Fact(name, None, unit, _source(path), reason)
 
     def why_missing(self, path: str) -> str:
@@ -166,13 +168,13 @@ def _stated(name: str, value: Value | None, unit: str | None, source: str, reaso
 # Parsers of the text of one file: a value, or ValueError or LookupError.
 
 
-def _printable(text: str) -> str:
+def _clean(text: str) -> str:
     """Text of bounded length without control characters: it goes into files, terminals and pages."""
     return "".join(letter for letter in text[:200] if letter.isprintable()).strip()
 
 
 def _text(text: str) -> str:
-    if not (clean := _printable(text)):
+    if not (clean := _clean(text)):
         raise ValueError(text)
     return clean
 
@@ -203,8 +205,7 @@ def _page_size(text: str) -> int:
 
 
 def _cache_size(text: str) -> int:
-    unit = {"K": 10, "M": 20, "G": 30}[text[-1:]]
-    return parse_number(text[:-1]) << unit
+    return parse_number(text[:-1]) << POWERS[text[-1:]]
 
 
 def _cpu_count(text: str) -> int:
@@ -305,8 +306,8 @@ def _cpu(tree: _Readings) -> Iterator[Fact]:
 
 
 def _x86_cpu(info: dict[str, str]) -> dict[str, Value | None]:
-    vendor, name = (_printable(info.get(key, "")) or None for key in ("vendor_id", "model name"))
-    family, model, stepping = (_maybe_number(info.get(key)) for key in ("cpu family", "model", "stepping"))
+    vendor, name = (_clean(info.get(key, "")) or None for key in ("vendor_id", "model name"))
+    family, model, stepping = (register_number(info.get(key)) for key in ("cpu family", "model", "stepping"))
     design = cpuid.microarchitecture(vendor or "", family or 0, model or 0, stepping)
     return {
         **{"vendor": vendor, "family": family, "model": model, "stepping": stepping, "name": name},
@@ -317,7 +318,7 @@ def _x86_cpu(info: dict[str, str]) -> dict[str, Value | None]:
 def _arm_cpu(info: dict[str, str]) -> dict[str, Value | None]:
     """Name the fields of MIDR; the model is its part number."""
     keys = ("CPU implementer", "CPU part", "CPU variant", "CPU revision")
-    implementer, part, variant, revision = (_maybe_number(info.get(key)) for key in keys)
+    implementer, part, variant, revision = (register_number(info.get(key)) for key in keys)
     return {
         "vendor": cpuid.ARM_VENDORS.get(implementer or 0),
         "implementer": implementer,
@@ -327,13 +328,7 @@ def _arm_cpu(info: dict[str, str]) -> dict[str, Value | None]:
     }
 
 
-def _maybe_number(text: str | None) -> int | None:
-    """Decimal or 0x number of cpuinfo."""
-    found = re.fullmatch(r"0x[0-9a-f]{1,8}|[0-9]{1,8}", text or "")
-    return int(found[0], 0 if found[0].startswith("0x") else 10) if found else None
-
-
-FLAGS = {
+FLAG_FACTS = {
     "paging.pcid": {"pcid"},
     "paging.invpcid": {"invpcid"},
     "paging.1gib": {"pdpe1gb"},
@@ -343,7 +338,7 @@ FLAGS = {
 
 def _cpu_flags(tree: _Readings) -> Iterator[Fact]:
     flags, reason = tree.flags, NOT_OFFERED if tree.cpuinfo else UNREAD_CPUINFO
-    for name, needed in FLAGS.items():
+    for name, needed in FLAG_FACTS.items():
         yield _stated(name, None if flags is None else needed <= flags, None, f"{CPUINFO} flags", reason)
     levels = None if flags is None else 5 if "la57" in flags else 4
     yield _stated("paging.levels", levels, "levels", f"{CPUINFO} flags", "no file states it")
@@ -365,7 +360,7 @@ def _cores(tree: _Readings) -> Iterator[Fact]:
 
 def _frequency(tree: _Readings) -> Iterator[Fact]:
     policies = tree.names(f"{CPUS}/cpufreq", r"policy[0-9]{1,4}")
-    governors = {_printable(tree.read(f"{CPUS}/cpufreq/{name}/scaling_governor")) for name in policies} - {""}
+    governors = {_clean(tree.read(f"{CPUS}/cpufreq/{name}/scaling_governor")) for name in policies} - {""}
     source = "sysfs: devices/system/cpu/cpufreq/policy*/scaling_governor"
     yield _stated("cpu.governor", ", ".join(sorted(governors)) or None, None, source)
     no_turbo = tree.fact("cpu.boost", f"{CPUS}/intel_pstate/no_turbo", lambda text: not _flag(text))
@@ -380,7 +375,7 @@ def _caches(tree: _Readings) -> Iterator[Fact]:
     indexes = tree.names(where, r"index[0-9]{1,2}")
     for index in indexes:
         level, kind = tree.read(f"{where}/{index}/level"), tree.read(f"{where}/{index}/type")
-        name = f"cache.L{_maybe_number(level) or index}{CACHE_KINDS.get(kind, '')}"
+        name = f"cache.L{register_number(level) or index}{CACHE_KINDS.get(kind, '')}"
         yield tree.fact(name, f"{where}/{index}/size", _cache_size, "B")
         yield tree.fact(f"{name}.ways", f"{where}/{index}/ways_of_associativity", parse_number, "ways")
         yield tree.fact(f"{name}.shared_by", f"{where}/{index}/shared_cpu_list", _cpu_count, "CPUs")
@@ -548,7 +543,7 @@ def _iommu(tree: _Readings) -> Iterator[Fact]:
     groups = tree.names(where, r"[0-9]{1,6}")
     count = len(groups) if exists(tree.root, where) else None
     yield _stated("iommu.groups", count, "groups", _source(where), tree.why_missing(where))
-    modes = {_printable(tree.read(f"{where}/{group}/type")) for group in groups[:64]} - {""}
+    modes = {_clean(tree.read(f"{where}/{group}/type")) for group in groups[:64]} - {""}
     yield _stated("iommu.mode", ", ".join(sorted(modes)) or None, None, f"{_source(where)}/*/type")
 
 
@@ -615,9 +610,6 @@ GROUPS = (
     *("swap", "ksm", "damon", "mglru", "virtualisation", "container", "process", "kernel", "clock", "load"),
     *("perf", "iommu"),
 )
-
-
-# --- the host --------------------------------------------------------------------------------------------
 
 
 def host(root: Root = "/", process: Process | None = None) -> Host:
@@ -828,22 +820,12 @@ def _wrapped(title: str, items: Iterable[str]) -> list[str]:
     return textwrap.wrap(text, 110, initial_indent=f"{title:<16}", subsequent_indent=indent) if text else []
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Everything in a cell is escaped: much of it was written by firmware."""
-    lines = [_row("th", head), *(_row("td", row) for row in rows)]
-    return f"<table>{''.join(lines)}</table>"
-
-
-def _row(tag: str, cells: Iterable[object]) -> str:
-    inside = "".join(f'<{tag} style="text-align:left">{html.escape(str(cell))}</{tag}>' for cell in cells)
-    return f"<tr>{inside}</tr>"
-
-
 def _hazard_table(hazards: tuple[Hazard, ...]) -> str:
     rows = ((h.severity, h.what, h.effect, h.command or "") for h in hazards)
-    return _table(("severity", "hazard", "effect", "command that removes it"), rows)
+    return html_columns(("severity", "hazard", "effect", "command that removes it"), rows)
 
 
 def _fact_table(facts: tuple[Fact, ...]) -> str:
-    rows = _table(("fact", "value", "source"), ((fact.name, _fact_text(fact), fact.source) for fact in facts))
-    return f"<details><summary>{len(facts)} facts</summary>{rows}</details>"
+    rows = ((fact.name, _fact_text(fact), fact.source) for fact in facts)
+    table = html_columns(("fact", "value", "source"), rows)
+    return f"<details><summary>{len(facts)} facts</summary>{table}</details>"

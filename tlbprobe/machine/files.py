@@ -16,9 +16,6 @@ MOST_BYTES = 1 << 20  # no file read here is longer on a sane machine
 ONE_PROCESSOR = 1 << 14  # bytes of /proc/cpuinfo that hold all of the first one
 
 
-# --- files -----------------------------------------------------------------------------------------------
-
-
 def load_text(root: Root, path: str, most: int = MOST_BYTES) -> str:
     """Text of one file, or an OSError."""
     place = Path(root, path)
@@ -50,6 +47,12 @@ def parse_number(text: str) -> int:
     if not 0 <= number < 1 << 63:
         raise ValueError(text)
     return number
+
+
+def register_number(text: str | None) -> int | None:
+    """A decimal or 0x number, as /proc/cpuinfo and the files of registers have it; else ``None``."""
+    found = re.fullmatch(r"0x[0-9a-f]{1,16}|[0-9]{1,8}", text or "")
+    return int(found[0], 16 if found[0].startswith("0x") else 10) if found else None
 
 
 def exists(root: Root, path: str) -> bool:

@@ -71,7 +71,7 @@ def _echo(value: str, *paths: str) -> str:
     return f"echo {value} | sudo tee {' '.join(f'/{path}' for path in paths)}"
 
 
-def _pmd_mode(host: Host) -> tuple[Value | None, str]:
+def _pmd_mode_fact(host: Host) -> tuple[Value | None, str]:
     """Mode that holds for PMD-sized pages, and the file that sets it: the size's own unless it inherits."""
     own = _pmd_name(host)
     if host.get(own) in (None, "inherit"):
@@ -92,7 +92,7 @@ def _advised_only(host: Host) -> bool:
 
 
 def _default_is_huge(host: Host) -> Judgement | None:
-    mode, file = _pmd_mode(host)
+    mode, file = _pmd_mode_fact(host)
     if mode != "always" or _advised_only(host):
         return None
     effect = 'memory without advice is huge already: pages="default" is like "thp"; compare with "base"'
@@ -117,7 +117,7 @@ def _advice_ignored(host: Host) -> Judgement | None:
 
 
 def _khugepaged_acts(host: Host) -> Judgement | None:
-    mode, _ = _pmd_mode(host)
+    mode, _ = _pmd_mode_fact(host)
     if mode not in ("always", "madvise") or host.get("khugepaged.defrag") is not True:
         return None
     any_memory = mode == "always"

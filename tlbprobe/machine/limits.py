@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from ..units import POWERS
 from .files import Root, list_names, parse_fields, read_int, read_text
 from .paging import base_page_size
 
 NO_LIMIT = 1 << 62  # cgroup v1 writes "none" as LONG_MAX rounded down to a page of whatever size
-
-
-# --- memory limits ---------------------------------------------------------------------------------------
 
 
 def memory_available(root: Root = "/") -> int | None:
@@ -94,12 +92,12 @@ def control_groups(root: Root, wanted: set[str]) -> Iterator[tuple[str, str]]:
         serving = wanted & set(controllers.split(","))
         shown = [m for m in mounts if (serving & m.controllers if controllers else not m.controllers)]
         if shown and path:
-            mount = min(shown, key=lambda m: (_below(m.root, path) is None, len(m.root)))
-            for group in _ancestors(_below(mount.root, path) or ()):
+            mount = min(shown, key=lambda m: (_path_below(m.root, path) is None, len(m.root)))
+            for group in _ancestors(_path_below(mount.root, path) or ()):
                 yield mount.point.lstrip("/"), group
 
 
-def _below(mount_root: str, path: str) -> tuple[str, ...] | None:
+def _path_below(mount_root: str, path: str) -> tuple[str, ...] | None:
     """Path of a group below a mount that shows `mount_root`, or ``None`` if it cannot be told.
 
     In a cgroup namespace both may climb out of it by '..'; what the climb passed has no name for us. Then
@@ -134,7 +132,7 @@ USAGE_FILE = {"max": "current", "high": "current", "limit_in_bytes": "usage_in_b
 def _hugetlb_size(name: str) -> int | None:
     """2 MiB of 'hugetlb.2MB.max'."""
     size = re.match(r"hugetlb\.([0-9]+)([KMG])B\.", name)
-    return int(size[1]) << {"K": 10, "M": 20, "G": 30}[size[2]] if size else None
+    return int(size[1]) << POWERS[size[2]] if size else None
 
 
 def _group_usage(root: Root, where: str, limit_name: str) -> int | None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..machine import paging
 from ..memory.backing import Backing, Scan, count_granule, judge_backing
 from ..memory.policies import PagePolicy, possible_sizes
-
-if TYPE_CHECKING:
-    pass
 
 
 def failure(step: str, error: int, killed_by: int, *, file: bool = False) -> Exception:

@@ -12,9 +12,7 @@ from ..units import Size, format_size
 from .point import on_region
 
 POINTER = 8  # bytes of a node
-
-
-# --- nodes -----------------------------------------------------------------------------------------------
+SAMPLE_LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}  # of nodes side by side, to try
 
 
 def node_places(nodes: int, stride: int, placement: str) -> dict[str, int]:

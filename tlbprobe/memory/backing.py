@@ -5,7 +5,6 @@ Advice is not a huge page: what was asked for and what is there are two things.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -15,9 +14,6 @@ from ..units import approximate_size, format_size
 from .policies import PagePolicy
 
 Proof = Literal["proved", "consistent", "unknown", "simulated"]
-
-
-# --- backing ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -142,26 +138,3 @@ def complaint(policy: PagePolicy, found: Backing) -> str:
         return ""
     note = f" ({found.note})" if found.note else ""
     return f"pages={policy.name!r} was asked, but found were {found}{note}"
-
-
-# --- regions ---------------------------------------------------------------------------------------------
-
-SMAPS_HEAD = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ")
-SMAPS_FIELDS = ("Rss", "Private_Hugetlb", "AnonHugePages", "Swap", "KernelPageSize")
-
-
-def read_smaps(text: str, start: int, end: int) -> dict[str, int] | None:
-    """Sum the fields of the mappings within a range; sizes in bytes, KernelPageSize of the last one."""
-    found: dict[str, int] | None = None
-    inside = False
-    for line in text.split("\n"):  # names of files may hold other line breaks
-        head = SMAPS_HEAD.match(line)
-        if head:
-            inside = start <= int(head[1], 16) and int(head[2], 16) <= end
-            continue
-        name, _, rest = line.partition(":")
-        if inside and name in SMAPS_FIELDS:
-            found = found or dict.fromkeys(SMAPS_FIELDS, 0)
-            size = int(rest.split()[0]) * 1024
-            found[name] = size if name == "KernelPageSize" else found[name] + size
-    return found

@@ -16,9 +16,6 @@ MARGIN = 64 << 20
 ADDRESS_MARGIN = 16 << 20
 
 
-# --- the budget ------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Need:
     """What one resource has to give, and what it has left."""

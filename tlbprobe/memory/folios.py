@@ -11,8 +11,6 @@ import numpy.typing as npt
 from .backing import Backing, Scan, what_is_odd
 from .policies import PagePolicy
 
-# --- folios ----------------------------------------------------------------------------------------------
-
 PRESENT_BIT, PFN_MASK = np.uint64(1 << 63), np.uint64((1 << 55) - 1)
 HEAD_BIT, TAIL_BIT = np.uint64(1 << 15), np.uint64(1 << 16)
 

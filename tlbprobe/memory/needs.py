@@ -9,10 +9,7 @@ from ..machine import files, limits, paging
 from ..units import Size, page_suffix, parse_size
 from .policies import PagePolicy, page_policies
 
-NODES = "sys/devices/system/node"
-
-
-# --- what a size needs -----------------------------------------------------------------------------------
+NODE_FOLDER = "sys/devices/system/node"
 
 
 @dataclass(frozen=True)
@@ -114,8 +111,8 @@ def _need(wanted: int, policy: PagePolicy, page: int, root: files.Root) -> PageN
 def _in_pools(page: int, root: files.Root) -> dict[int, int]:
     """Free pages of the pool on each node; the kernel does not say which of them are spoken for."""
     found = {}
-    for name in files.list_names(root, NODES):
-        where = f"{NODES}/{name}/hugepages/hugepages-{page >> 10}kB/free_hugepages"
+    for name in files.list_names(root, NODE_FOLDER):
+        where = f"{NODE_FOLDER}/{name}/hugepages/hugepages-{page >> 10}kB/free_hugepages"
         text = files.read_text(root, where)
         if re.fullmatch(r"node\d{1,6}", name) and text and text.isdecimal():
             found[int(name[4:])] = int(text)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from ..cores.current import current
 from ..machine import files, paging
 from ..units import format_size, page_suffix
-
-if TYPE_CHECKING:
-    pass
-
 
 PolicyKind = Literal["base", "default", "thp", "mthp", "collapse", "hugetlb"]
 
@@ -22,9 +18,6 @@ HUGETLB_FOLDER = "/sys/kernel/mm/hugepages"
 # By <linux/mman.h>, the same on every architecture that we run on; the mmap module may lack them.
 MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", 14)
 MADV_NOHUGEPAGE = getattr(mmap, "MADV_NOHUGEPAGE", 15)
-
-
-# --- policies --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from .. import _core
+from ..checks import check_choice
 from ..cores.current import current
-from ..machine import paging
+from ..machine import paging, smaps
 from ..units import Size, approximate_size, format_size, parse_size
-from .backing import Backing, BackingError, Scan, complaint, count_granule, judge_backing, read_smaps
+from .backing import Backing, BackingError, Scan, complaint, count_granule, judge_backing
 from .budget import check_budget, check_sparse_budget
 from .folios import folio_shares, judge_folios, read_folios
 from .policies import (
@@ -29,9 +30,6 @@ from .policies import (
     possible_sizes,
     round_up,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Region(_core.Mapping):
@@ -101,12 +99,11 @@ class Region(_core.Mapping):
         self.faults: int | None = None
         self._granule: int | None = None
         self._possible = possible_sizes(self.policy)
-        if touch not in ("random", "sequential"):
-            raise ValueError(f"touch={touch!r} must be 'random' or 'sequential'")
+        check_choice("touch", touch, ("random", "sequential"))
         what = f"Region(size={format_size(self.size)!r}, pages={self.pages!r})"
         mapped = mapped_size(self.size, self.policy)
         check_budget(mapped, find_policy("base") if self.core.pages else self.policy, what)
-        self._check_offered(what)
+        check_offered(self.policy, what, strict)
         with self._shortage(what):
             with self._step("map"):
                 self._map(mapped)
@@ -131,14 +128,6 @@ class Region(_core.Mapping):
         return self.policy.name
 
     # Building it, step by step.
-
-    def _check_offered(self, what: str) -> None:
-        if self.policy.offered or not self.strict:
-            return
-        message = f"{what}: {self.policy.reason}"
-        if self.policy.command:
-            message += f"; to offer it: {self.policy.command}"
-        raise BackingError(message, self.pages, None)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
@@ -232,12 +221,12 @@ class Region(_core.Mapping):
         fields = self._smaps()
         return fields["KernelPageSize"] if fields else None
 
-    def _smaps(self) -> dict[str, int] | None:
+    def _smaps(self) -> Mapping[str, int] | None:
         try:
             text = Path("/proc/self/smaps").read_bytes().decode("utf-8", "replace")
         except OSError:
             return None
-        return read_smaps(text, self.address, self.address + self.mapped_bytes)
+        return smaps.sum_smaps(text, self.address, self.address + self.mapped_bytes)
 
     def _scan(self, size: int) -> Scan | None:
         try:
@@ -250,8 +239,7 @@ class Region(_core.Mapping):
         fields, whole = self._smaps(), self.mapped_bytes
         if fields is None:
             return None
-        huge = fields["AnonHugePages"] + fields["Private_Hugetlb"]
-        present = fields["Rss"] + fields["Private_Hugetlb"]
+        huge, present = smaps.huge_bytes(fields), smaps.resident_bytes(fields)
         if huge not in (0, whole) or present != whole:
             size = whole  # mixed: it cannot be told where
         return Scan(

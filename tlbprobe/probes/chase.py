@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from ..checks import check_flag, check_whole
+from ..checks import check_choice, check_flag, check_whole
 from ..machine import paging
-from ..measuring.nodes import check_stride, node_parameters, packed_bytes, spread_region
+from ..measuring.nodes import SAMPLE_LINES, check_stride, node_parameters, packed_bytes, spread_region
 from ..measuring.point import Common, Place, Point, on_region, working_set_of
 from ..memory.region import Region
 from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
@@ -15,9 +15,6 @@ from ..results.measurement import Measurement
 from ..units import Size, parse_size
 
 CHAINS_MOST = 16
-
-
-# --- chase -----------------------------------------------------------------------------------------------
 
 
 def chase(
@@ -125,10 +122,8 @@ def chase(
     """
     wanted = working_set_of(size, working_set)
     step = paging.cache_line_size() if stride is None else parse_size(stride, "stride")
-    if placement not in ("spread", "packed"):
-        raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
-    if access not in ("load", "store"):
-        raise ValueError(f"access={access!r} must be 'load' or 'store'")
+    check_choice("placement", placement, ("spread", "packed"))
+    check_choice("access", access, ("load", "store"))
     check_stride(step, wanted)
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
@@ -168,8 +163,7 @@ def _window_nodes(locality: Size | None, stride: int, working_set: int) -> int |
     return window // stride
 
 
-_LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}
-_NODES = SAMPLE_BYTES // 64
+_ONE_CHAIN = {**SAMPLE_LINES, "window": SAMPLE_BYTES // 64, "chains": 1, "store": 0}
 
 PROBE = Probe(
     chase,
@@ -183,7 +177,7 @@ PROBE = Probe(
     sample=Sample(
         "64KiB",
         {"stride": 12, "placement": "beside", "locality": "1GiB", "chains": 0, "access": "read", "seed": -1},
-        {"nodes": _NODES, **_LINES, "window": _NODES, "chains": 1, "store": 0},
-        {"nodes": _NODES + 1, **_LINES, "window": _NODES, "chains": 1, "store": 0},
+        {**_ONE_CHAIN, "nodes": SAMPLE_BYTES // 64},
+        {**_ONE_CHAIN, "nodes": SAMPLE_BYTES // 64 + 1},
     ),
 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import IO, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -42,10 +42,6 @@ from ..results.measurement import SingleTimes
 from ..results.result import StrPath, frozen
 from ..results.words import format_ns, format_time, hazard_rows
 from ..units import Floats, Size, approximate_size, format_seconds, format_size, parse_size
-
-if TYPE_CHECKING:
-    pass
-
 
 BLOCK = 512  # touches that share one time where the clock cannot see a single one
 CHUNK = 4 << 20  # bytes that share one time where the kernel or the processor does many pages at once
@@ -518,7 +514,7 @@ def fault(
     _check_fault_fits(plan, path, strict)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     order_of_touches = _random_order(plan, common.seed)
-    with _file(plan, path, cache) as fd, _pinned(cpu, threads) as where:
+    with _file(plan, path, cache) as fd, _pinned_if_alone(cpu, threads) as where:
         found = _touch(plan, fd, order_of_touches)
     if cache == "cold" and found["cached"]:
         raise OSError(
@@ -530,7 +526,7 @@ def fault(
     return _page_times(plan, found, order_of_touches, common, started, {"cpu": where, "cache": cache})
 
 
-def _pinned(cpu: int | None, threads: int) -> contextlib.AbstractContextManager[int | None]:
+def _pinned_if_alone(cpu: int | None, threads: int) -> contextlib.AbstractContextManager[int | None]:
     """Several threads have a CPU each."""
     return cpus.pinned(cpu) if threads == 1 else contextlib.nullcontext()
 
@@ -762,13 +758,13 @@ def _backing(plan: FaultPlan, found: dict[str, Any]) -> Backing:
         return Backing(plan.policy.name, None, {}, "unknown", "none", "of a file")
     touched = None if plan.touched_pages is None else plan.touched_pages * (plan.granule or 1)
     size = plan.mapped if plan.name.startswith("fork") else touched
-    first = found["prepared"] if plan.name in PREPARED else _faults(found)
+    first = found["prepared"] if plan.name in PREPARED else _fault_count(found)
     if plan.together and plan.touched_pages and first < 2 * plan.touched_pages:
         first = min(first, plan.touched_pages)  # the others are of two threads at one page
     return scanned_backing(plan.policy, found["scan"], size, first)
 
 
-def _faults(found: dict[str, Any]) -> int:
+def _fault_count(found: dict[str, Any]) -> int:
     return int(found["touched"]["minor"] + found["touched"]["major"])
 
 
@@ -799,7 +795,7 @@ def _page_times(
         backing=backing,
         host=recent_record(),
         started=started,
-        counts=_counts(plan, found, expected),
+        counts=_counted(plan, found, expected),
         refused=common.uncounted,
         warnings=tuple(_warnings(plan, found, backing, expected, common.strict, more["cache"])),
         index=_index(plan, order, times.size),
@@ -846,7 +842,7 @@ def _setup(found: dict[str, Any]) -> dict[str, float]:
     return {step: found[f"{step}_ns"] * 1e-9 for step in steps if found[f"{step}_ns"]}
 
 
-def _counts(plan: FaultPlan, found: dict[str, Any], expected: int | None) -> dict[str, Any]:
+def _counted(plan: FaultPlan, found: dict[str, Any], expected: int | None) -> dict[str, Any]:
     """What was counted beside the faults of the timed part."""
     (size, resident), (mapped_size, mapped), (_, touched) = (
         found[when] for when in ("before", "mapped", "touched_memory")
@@ -873,8 +869,8 @@ def _warnings(
         raise BackingError(wrong, plan.policy.name, backing)
     if wrong:
         yield wrong
-    if expected is not None and _faults(found) != expected:
-        yield f"{_faults(found)} page faults were counted where {expected} were expected"
+    if expected is not None and _fault_count(found) != expected:
+        yield f"{_fault_count(found)} page faults were counted where {expected} were expected"
     if cache == "cold" and found["cached"] is None:
         yield "whether the file was cold is not known: the kernel does not tell it of a file of others"
 

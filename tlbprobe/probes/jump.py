@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from .. import _core
-from ..checks import check_flag
+from ..checks import check_choice, check_flag
 from ..machine import paging
-from ..measuring.nodes import node_places, packed_bytes
+from ..measuring.nodes import SAMPLE_LINES, node_places, packed_bytes
 from ..measuring.point import Common, Place, Point
 from ..memory.region import Region
 from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
@@ -17,9 +17,6 @@ from ..results.measurement import Measurement
 from ..units import Size, format_size, parse_size
 
 CELL = 64  # bytes of the least stride of jumps, whose cells of code are half as long
-
-
-# --- jump ------------------------------------------------------------------------------------------------
 
 
 def jump(
@@ -99,8 +96,7 @@ def jump(
         )
     wanted = parse_size(size)
     step = paging.base_page_size() if stride is None else parse_size(stride, "stride")
-    if placement not in ("spread", "packed"):
-        raise ValueError(f"placement={placement!r} must be 'spread' or 'packed'")
+    check_choice("placement", placement, ("spread", "packed"))
     _check_jump_stride(step, wanted)
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
@@ -152,8 +148,6 @@ def _executable(point: Point) -> Iterator[_core.Session]:
         yield session
 
 
-_LINES = {"spacing": 64, "pages": 1, "lines": 1, "line": 64, "seed": 1}
-
 PROBE = Probe(
     jump,
     Measurement,
@@ -166,7 +160,7 @@ PROBE = Probe(
     sample=Sample(
         "64KiB",
         {"stride": 32, "placement": "beside", "verify": 1, "seed": -1},
-        {"nodes": SAMPLE_BYTES // 64, **_LINES},
-        {"nodes": SAMPLE_BYTES // 64 + 1, **_LINES},
+        {**SAMPLE_LINES, "nodes": SAMPLE_BYTES // 64},
+        {**SAMPLE_LINES, "nodes": SAMPLE_BYTES // 64 + 1},
     ),
 )

@@ -14,8 +14,6 @@ from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import LARGEST, Count, Size, format_size, parse_count, parse_size
 
-# --- lookup ----------------------------------------------------------------------------------------------
-
 FULLEST = 0.95  # load factor beyond which probes become arbitrarily long
 RECORD_SIZES = 16, 1 << 16  # bytes: a key and its value, and more than any page that is looked at alone
 BATCH_MOST = 64
@@ -83,10 +81,8 @@ def lookup(
     ------
     ValueError, TypeError
         If a parameter is wrong, or a given Region too small: before anything is mapped.
-    MemoryError
-        If it would not fit, with the figures: before a page is touched.
-    BackingError
-        If the pages are not what was asked, unless ``strict=False``.
+    MemoryError, BackingError
+        As for `chase`.
     RuntimeError
         If look-ups did not find exactly the records that they asked for: memory is damaged.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import check_flag
+from ..checks import check_choice, check_flag
 from ..machine import paging
 from ..measuring.nodes import POINTER
 from ..measuring.point import Common, Place, Point, check_holds, on_region
@@ -17,8 +17,6 @@ from ..memory.region import Region
 from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import LARGEST, Count, format_size, parse_count
-
-# --- objects ---------------------------------------------------------------------------------------------
 
 # As csrc/kernels/objects.c lays them out; a test compares the two.
 OBJECT_LAYOUTS = ("scattered", "pooled", "split")
@@ -86,10 +84,8 @@ def objects(
     ------
     ValueError, TypeError
         If a parameter is wrong, or the Region too small: before anything is mapped.
-    MemoryError
-        If it would not fit, with the figures: before a page is touched.
-    BackingError
-        If the pages are not what was asked, unless ``strict=False``.
+    MemoryError, BackingError
+        As for `chase`.
     RuntimeError
         If a request ended elsewhere than at its session: memory is damaged.
 
@@ -115,8 +111,7 @@ def objects(
     """
     count = parse_count(sessions, "sessions", "sessions")
     needed = object_bytes(count)
-    if layout not in OBJECT_LAYOUTS:
-        raise ValueError(f"layout={layout!r} must be 'scattered', 'pooled' or 'split'")
+    check_choice("layout", layout, OBJECT_LAYOUTS)
     check_flag("write_statistics", write_statistics)
     check_flag("verify", verify)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
@@ -162,7 +157,7 @@ def count_objects(region: Region, sessions: int) -> dict[str, Any]:
     packets = 0
     for first in range(0, sessions, SESSIONS_AT_ONCE):
         entries = np.arange(first, min(first + SESSIONS_AT_ONCE, sessions), dtype=np.uint64)
-        places = _places(words, region.address, entries)
+        places = _request_places(words, region.address, entries)
         packets += int(words[places[-1] // POINTER + PACKETS].sum())
         for size in touched:
             numbers = np.sort(places // size, axis=0)
@@ -177,7 +172,7 @@ def count_objects(region: Region, sessions: int) -> dict[str, Any]:
     }
 
 
-def _places(
+def _request_places(
     words: npt.NDArray[np.uint64], address: int, entries: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
     """Bytes from the start at which the requests of some sessions touch memory, in order: a column each."""

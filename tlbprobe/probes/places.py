@@ -16,8 +16,6 @@ from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import Size, parse_size
 
-# --- places ----------------------------------------------------------------------------------------------
-
 
 def places(
     size: Size | Region,
@@ -60,12 +58,8 @@ def places(
 
     Raises
     ------
-    ValueError, TypeError
-        If a parameter is wrong: before anything is mapped.
-    MemoryError
-        If it would not fit, with the figures: before a page is touched.
-    BackingError
-        If the pages are not what was asked, unless ``strict=False``.
+    ValueError, TypeError, MemoryError, BackingError
+        As for `chase`.
 
     Notes
     -----

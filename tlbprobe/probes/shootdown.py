@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,6 @@ from ..results.measurement import SingleTimes
 from ..results.result import frozen
 from ..results.words import format_time, hazard_rows
 from ..units import Floats, Size, format_seconds, format_size, parse_size
-
-if TYPE_CHECKING:
-    pass
-
 
 ShootdownKind = Literal["unmap", "protect", "dontneed"]
 SHOOTDOWN_KINDS = {

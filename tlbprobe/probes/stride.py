@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from ..checks import check_choice
 from ..machine import paging
 from ..measuring.point import Common, Place, Point, on_region, working_set_of
 from ..memory.region import Region
 from ..record import SAMPLE_BYTES, SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Measurement
 from ..units import LARGEST, Count, Size, parse_count, parse_size
-
-# --- stride ----------------------------------------------------------------------------------------------
 
 STRIDE_ACCESSES = ("read", "write", "rmw")  # by the number that the kernel knows them by
 
@@ -71,12 +70,8 @@ def stride(
 
     Raises
     ------
-    ValueError, TypeError
-        If a parameter is wrong: before anything is mapped.
-    MemoryError
-        If it would not fit, with the figures: before a page is touched.
-    BackingError
-        If the pages are not what was asked, unless ``strict=False``.
+    ValueError, TypeError, MemoryError, BackingError
+        As for `chase`.
 
     Notes
     -----
@@ -103,8 +98,7 @@ def stride(
     step = paging.cache_line_size() if stride is None else parse_size(stride, "stride")
     if step > wanted:
         raise ValueError(f"stride={step} is out of range: from 1 byte to the working set of {wanted}")
-    if access not in STRIDE_ACCESSES:
-        raise ValueError(f"access={access!r} must be one of {', '.join(map(repr, STRIDE_ACCESSES))}")
+    check_choice("access", access, STRIDE_ACCESSES)
     common = Common(strict, seed, cpu, precision, max_seconds, counters)
     asked, wanted_passes = _fixed_work(accesses, passes, -(-wanted // step))
     parameters = {"stride": step, "access": STRIDE_ACCESSES.index(access)}

@@ -14,8 +14,6 @@ from ..record import SETTLED, TIMED, Probe, Sample
 from ..results.measurement import Translation
 from ..units import Size, format_size, parse_size
 
-# --- translation -----------------------------------------------------------------------------------------
-
 
 def translation(
     size: Size | Region,

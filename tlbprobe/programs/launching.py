@@ -25,7 +25,7 @@ Word = str | bytes | os.PathLike[str]
 Streams = tuple[int | None, int | None, int | None]
 
 # The arguments of PR_SET_THP_DISABLE: 2 is PR_THP_DISABLE_EXCEPT_ADVISED.
-AS_IT_IS, REFUSED, ADVISED_ONLY = (0, 0), (1, 0), (1, 2)
+THP_AS_IT_IS, THP_REFUSED, THP_ADVISED_ONLY = (0, 0), (1, 0), (1, 2)
 STAGES = ("held", "redirecting", "forbidding", "executing")  # enum tlb_stage of tlbprobe.h
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -108,7 +108,7 @@ class Launched:
     streams : tuple of int or None
         Descriptors for its standard input, output and error; ``None``: ours.
     thp : tuple of int
-        `AS_IT_IS`, `REFUSED` or `ADVISED_ONLY`.
+        `THP_AS_IT_IS`, `THP_REFUSED` or `THP_ADVISED_ONLY`.
     at_exit : callable, optional
         Called in another thread when the program stops before its exit, still whole. For this it is traced,
         which the kernel may forbid, and a short program may have ended before.
@@ -128,7 +128,7 @@ class Launched:
         *,
         environment: Mapping[str, str] | None = None,
         streams: Streams = (None, None, None),
-        thp: tuple[int, int] = AS_IT_IS,
+        thp: tuple[int, int] = THP_AS_IT_IS,
         at_exit: Callable[[], object] | None = None,
         forward: Iterable[int] = (),
     ) -> None:

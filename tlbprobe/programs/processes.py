@@ -13,12 +13,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..machine import files, paging
+from ..machine import files, paging, smaps
 from ..machine.files import Root
 
-HUGE_FIELDS = ("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped")
-HUGETLB_FIELDS = ("Private_Hugetlb", "Shared_Hugetlb")
+ALIVE_SECONDS = 0.05  # between two looks whether one still runs, where the kernel does not say when it ends
 GONE = (FileNotFoundError, ProcessLookupError)
+
+
+def check_pid(pid: int) -> None:
+    """Raise an error for what can be the number of no program."""
+    if isinstance(pid, bool) or not isinstance(pid, int):
+        raise TypeError(f"pid={pid!r} must be the number of a running program")
+    if pid < 1:
+        raise ValueError(f"pid={pid!r} must be the number of a running program, at least 1")
+
+
+def whose_program(pid: int, what: str) -> str:
+    """Say who may do what was refused to us."""
+    return (
+        f"pid={pid} is another user's program, or one that the kernel protects: its user may {what} it, or "
+        "root with CAP_SYS_PTRACE"
+    )
 
 
 @dataclass(frozen=True)
@@ -55,11 +70,10 @@ def read_memory(pid: int, root: Root = "/") -> Memory | None:
     fields = files.parse_fields(text)
     if "Rss" not in fields:
         return None  # it was ending
-    pool = sum(fields.get(name, 0) for name in HUGETLB_FIELDS)
     return Memory(
-        resident=fields["Rss"] + pool,
-        proportional=fields.get("Pss", fields["Rss"]) + pool,
-        huge=sum(fields.get(name, 0) for name in HUGE_FIELDS) + pool,
+        resident=smaps.resident_bytes(fields),
+        proportional=fields.get("Pss", fields["Rss"]) + smaps.pooled_bytes(fields),
+        huge=smaps.huge_bytes(fields),
         referenced=fields.get("Referenced", 0),
     )
 

@@ -51,7 +51,7 @@ def pause(cost: float, interval: float, share: float = COST_SHARE) -> float:
 
 
 @dataclass(frozen=True)
-class Sample:
+class MemorySample:
     """What a program had in memory at a moment."""
 
     seconds: float  # since it began
@@ -84,7 +84,7 @@ class Sampler:
         self.touched = touched
         self.share = COST_SHARE / 2 if touched else COST_SHARE
         self.tree = Tree(pid, root)
-        self.samples: list[Sample] = []
+        self.samples: list[MemorySample] = []
         self.costs = 0.0  # seconds that all of it took
         self.looks = 0
         self.unlooked = ""
@@ -165,7 +165,7 @@ class Sampler:
             at, start = now_ns(), spent()
             memory, count = self._read()
             if count:
-                self._keep(Sample((at - self._began_ns) / 1e9, memory, count))
+                self._keep(MemorySample((at - self._began_ns) / 1e9, memory, count))
             cost = spent() - start
             self.costs += cost
             pages = memory.resident / paging.base_page_size()
@@ -190,7 +190,7 @@ class Sampler:
             memory, count = self._read()
             if count:
                 self.looks += 1
-                self._keep(Sample((at - self._began_ns) / 1e9, memory, count, float(memory.referenced)))
+                self._keep(MemorySample((at - self._began_ns) / 1e9, memory, count, float(memory.referenced)))
             marked = min(memory.referenced, _small(memory)) / paging.base_page_size()
             cost += spent() - start + marked * MARKING
             self._look_rate = cost / max(1, _small(memory) / paging.base_page_size())
@@ -217,7 +217,7 @@ class Sampler:
             self.refused = "a process of it changed its user: only that one, or root, may read its memory"
             return None
 
-    def _keep(self, sample: Sample) -> None:
+    def _keep(self, sample: MemorySample) -> None:
         self.peak = max(self.peak, sample.memory.proportional, read_peak(self.pid, self.root))
         self.samples.append(sample)
         if len(self.samples) >= MOST_SAMPLES:
@@ -283,7 +283,7 @@ class Sampler:
             )
 
 
-def thinned(samples: Sequence[Sample]) -> list[Sample]:
+def thinned(samples: Sequence[MemorySample]) -> list[MemorySample]:
     """Every other sample, and every other look: they may take turns, and then one of both would be gone."""
     plain = [one for one in samples if math.isnan(one.touched)]
     looks = [one for one in samples if not math.isnan(one.touched)]

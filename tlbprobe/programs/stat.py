@@ -13,27 +13,36 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import check_number
+from ..checks import check_flag, check_number
 from ..machine import facts, paging
+from ..measuring.point import checked_counters
 from ..results.result import Get, Put, StrPath, frozen, load_as, package_version
 from ..results.table import Table, tabulate
-from ..results.words import recorded_host
+from ..results.words import recorded_host, refused_rows
 from ..units import approximate_size, format_seconds, printable
 from .accessed import why_touched_is_unknown
 from .counted import PROGRAM_COUNTERS, Counted, counting_program
 from .launching import Ended, Launched, Word, checked_argv, now_ns
-from .processes import Memory, Switches, Usage, read_memory, read_name, read_switches, read_usage, tick
+from .processes import (
+    ALIVE_SECONDS,
+    Memory,
+    Switches,
+    Usage,
+    check_pid,
+    read_memory,
+    read_name,
+    read_switches,
+    read_usage,
+    tick,
+    whose_program,
+)
 from .sampling import LOOK_SECONDS, ROUNDED, SAMPLED, Sampler
 from .verdicts import Verdict, judge_run
-
-if TYPE_CHECKING:
-    pass
-
 
 SAMPLE_SECONDS = 0.01  # seconds between samples, where they do not cost too much
 
@@ -219,8 +228,8 @@ class ProgramRun(Table):
             if quotient is not None:
                 yield name, f"{quotient:.3f}"
         yield from self._against_rows()
-        for reason, names in _by_reason(self.refused).items():
-            yield "refused", f"{', '.join(names)}: {reason}"
+        for text in refused_rows(self.refused):
+            yield "refused", text
         for warning in self.warnings:
             yield "warning", warning
 
@@ -323,17 +332,6 @@ def _counts_text(counts: Mapping[str, int | None]) -> str:
     )
 
 
-def _by_reason(refused: Mapping[str, str]) -> dict[str, list[str]]:
-    """Names by the reason that they share."""
-    found: dict[str, list[str]] = {}
-    for name, reason in refused.items():
-        found.setdefault(reason, []).append(name)
-    return found
-
-
-# --- stat ------------------------------------------------------------------------------------------------
-
-
 def stat(
     argv: Sequence[Word] = (),
     *,
@@ -415,25 +413,19 @@ class Watched:
     against: StrPath | ProgramRun | None
 
     def __post_init__(self) -> None:
-        if self.pid is not None and (isinstance(self.pid, bool) or not isinstance(self.pid, int)):
-            raise TypeError(f"pid={self.pid!r} must be the number of a running program")
-        if self.pid is not None and self.pid < 1:
-            raise ValueError(f"pid={self.pid!r} must be the number of a running program, at least 1")
+        if self.pid is not None:
+            check_pid(self.pid)
         check_number("interval", self.interval, float("inf"), "seconds from one sample to the next")
         if self.seconds is not None:
-            check_number(
-                "seconds", self.seconds, float("inf"), "how long to watch a program that runs already"
-            )
+            meaning = "how long to watch a program that runs already"
+            check_number("seconds", self.seconds, float("inf"), meaning)
             if self.pid is None:
                 raise ValueError(
                     f"seconds={self.seconds!r} is for a program that runs already: a command ends"
                 )
-        if self.touched is not None and not isinstance(self.touched, bool | np.bool_):
-            raise TypeError(f"touched={self.touched!r} must be True, False or None")
-        names = self.counters
-        listed = isinstance(names, Sequence) and not isinstance(names, str)
-        if not listed or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"counters={names!r} must be a sequence of names, such as ('cycles',)")
+        if self.touched is not None:
+            check_flag("touched", self.touched)
+        object.__setattr__(self, "counters", checked_counters(self.counters))
 
 
 def watch(
@@ -634,7 +626,7 @@ class _End:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            time.sleep(min(left, LOOK))
+            time.sleep(min(left, ALIVE_SECONDS))
         return True
 
     def __enter__(self) -> Self:
@@ -645,7 +637,6 @@ class _End:
             os.close(self._descriptor)
 
 
-LOOK = 0.05  # seconds between two looks whether a program still runs, where the kernel does not say
 LONGEST_WAIT = 3600.0  # seconds
 
 
@@ -653,8 +644,5 @@ def _memory_of(pid: int) -> Memory | None:
     try:
         return read_memory(pid)
     except PermissionError as error:
-        error.add_note(
-            f"pid={pid} is another user's program, or one that the kernel protects: its user may watch it, "
-            "or root with CAP_SYS_PTRACE"
-        )
+        error.add_note(whose_program(pid, "watch"))
         raise

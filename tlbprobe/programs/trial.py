@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,6 @@ from ..results.result import Get, Put, frozen, package_version
 from ..results.table import Table, tabulate
 from ..units import Interval, approximate_size, format_average, format_seconds, format_size
 from .verdicts import Pair, Verdict, judge_trial, ratio_text
-
-if TYPE_CHECKING:
-    pass
-
 
 Times = Literal["wall", "cpu"]
 
@@ -288,9 +284,6 @@ def balanced_order(rounds: int, variants: int, seed: int) -> npt.NDArray[np.int6
         mirrored = len(order) // variants % 2
         order.extend(row[::-1] if mirrored else row for row in square)
     return np.array(order[:rounds], np.int64).reshape(rounds, variants)
-
-
-# --- making one ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -20,27 +20,27 @@ from typing import Any, Literal
 import numpy as np
 
 from ..machine import facts, paging
+from ..memory.policies import thp_modes
 from ..results.progress import Progress
 from ..results.result import StrPath
 from ..units import format_size
 from .launching import (
-    ADVISED_ONLY,
-    AS_IT_IS,
-    REFUSED,
+    THP_ADVISED_ONLY,
+    THP_AS_IT_IS,
+    THP_REFUSED,
     Launched,
     PagesRefusedError,
     Streams,
     Word,
     checked_argv,
 )
-from .processes import Memory
-from .sampling import Sample, Sampler
+from .processes import ALIVE_SECONDS, Memory
+from .sampling import MemorySample, Sampler
 from .stat import program_name, signal_name
 from .trial import RunFigures, Trial, TrialRows, balanced_order, by_field, finite_median, run_in_turn
 
 TRIAL_SAMPLE_SECONDS = 0.02  # seconds between two samples of a program, at least
-PATIENCE = 5.0  # seconds for processes that outlive the program that started them
-OUTLIVING_LOOK = 0.05  # seconds from one look whether they still run to the next
+OUTLIVING_SECONDS = 5.0  # seconds for processes that outlive the program that started them
 SPOOL_MOST = 1 << 30  # bytes of standard input from a pipe, which are kept for every run
 SAMPLES = 5  # of a run, about: few, so that what they cost differs less than a trial can tell
 
@@ -54,10 +54,10 @@ class Setting:
 
 
 SETTINGS = {
-    "as it is": Setting(AS_IT_IS, False),
-    "refused": Setting(REFUSED, False),
-    "advised only": Setting(ADVISED_ONLY, False),
-    "offered": Setting(AS_IT_IS, True),
+    "as it is": Setting(THP_AS_IT_IS, False),
+    "refused": Setting(THP_REFUSED, False),
+    "advised only": Setting(THP_ADVISED_ONLY, False),
+    "offered": Setting(THP_AS_IT_IS, True),
 }
 PLAIN = "as it is"
 TUNABLE = "glibc.malloc.hugetlb"
@@ -96,14 +96,7 @@ def cannot_differ(mode: str | None, disabled: int | None) -> dict[str, str]:
 
 def pmd_mode() -> str | None:
     """Mode of transparent huge pages of PMD size, ``None`` where there are none."""
-    pmd = paging.pmd_size()
-    if pmd is None:
-        return None
-    own = paging.mthp_modes().get(pmd, "inherit")
-    return paging.thp_mode() if own == "inherit" else own
-
-
-# --- a command -------------------------------------------------------------------------------------------
+    return thp_modes().get(paging.pmd_size() or 0, (None, ""))[0]
 
 
 class ProgramKilledError(RuntimeError):
@@ -196,7 +189,7 @@ def try_command(
         status=first.status,
         params={"rounds": rounds, "seed": seed, "thp": pmd_mode()},
         refused=refused,
-        warnings=tuple(_complaints(chosen, rows, first)),
+        warnings=tuple(_trial_warnings(chosen, rows, first)),
         host=facts.host().to_dict(),
         started=started,
     )
@@ -214,7 +207,7 @@ def _run_once(
 ) -> RunFigures:
     """Run the program in a variant, watched from afar."""
     setting = SETTINGS[variant]
-    last: list[Sample] = []
+    last: list[MemorySample] = []
 
     def look() -> None:
         sampler.take()
@@ -256,15 +249,16 @@ def _wait_for_children(sampler: Sampler, name: str) -> bool:
 
     The next run would share the machine with them, and a trial would compare who had more of them beside it.
     """
-    outlived, deadline = False, time.monotonic() + PATIENCE
+    outlived, deadline = False, time.monotonic() + OUTLIVING_SECONDS
     while left := sampler.left():
         outlived = True
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"{left} of the processes that {name} started still run {PATIENCE:.0f} s after it: every run "
-                "would have more of them beside it than the one before; let it stay in the foreground"
+                f"{left} of the processes that {name} started still run {OUTLIVING_SECONDS:.0f} s after it: "
+                "every run would have more of them beside it than the one before; let it stay in the "
+                "foreground"
             )
-        time.sleep(OUTLIVING_LOOK)
+        time.sleep(ALIVE_SECONDS)
     return outlived
 
 
@@ -274,7 +268,7 @@ def _memory_figures(before: str, memory: Memory | None) -> dict[str, float]:
     return {f"{before}resident": float(memory.resident), f"{before}huge": float(memory.huge)}
 
 
-def _complaints(chosen: Sequence[str], rows: TrialRows, first: RunFigures) -> Iterator[str]:
+def _trial_warnings(chosen: Sequence[str], rows: TrialRows, first: RunFigures) -> Iterator[str]:
     """What a reader must know of the runs of a command."""
     statuses = {one.status for row in rows for one in row} | {first.status}
     if len(statuses) > 1:

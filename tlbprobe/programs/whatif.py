@@ -132,9 +132,6 @@ def check_rounds(rounds: int) -> int:
     return int(rounds)
 
 
-# --- a function ------------------------------------------------------------------------------------------
-
-
 def _try_function(
     call: _Call, variants: Sequence[str] | None, rounds: int, seed: int, progress: Progress
 ) -> Trial:

@@ -15,21 +15,6 @@ import numpy.typing as npt
 
 from ..units import Floats
 
-__all__ = [
-    "FIRST_BATCH",
-    "LOW_QUANTILE",
-    "core_ghz",
-    "difference",
-    "disturbed",
-    "interval",
-    "long_enough",
-    "low",
-    "next_batch",
-    "paired_ratio",
-    "precise",
-]
-
-
 # With 60 % of the slices disturbed the 5 % quantile is still the 12.5 % quantile of the clean ones, the
 # 10 % quantile already their 25 %. The lower level also depends less on which slices a burst hit: in
 # simulations with bursts of 50 slices its interval covered 2 to 8 points better. Lower still, too few

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,6 @@ from ..units import Floats, Interval, approximate_size, format_count, format_sec
 from . import analysis
 from .result import Get, Put, Result, below, from_below, frozen, package_version
 from .words import counted_text, format_interval, format_ns, hazard_rows, hazards_of, refused_rows
-
-if TYPE_CHECKING:
-    pass
-
 
 # --- one measurement -------------------------------------------------------------------------------------
 

@@ -6,11 +6,6 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 Progress = bool | Callable[[int, int], object]
 

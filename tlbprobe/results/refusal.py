@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from .result import Get, Put, Result
-
-if TYPE_CHECKING:
-    pass
-
-
-# --- points ----------------------------------------------------------------------------------------------
 
 # Absolute paths but those that are the same on every machine: a control group's may name a user.
 PRIVATE_PATH = re.compile(r"(?<![\w.])/(?!(?:proc|sys|dev)/)(?:[^\s/'\"]+/)+")

@@ -9,25 +9,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import html
 import io
 import json
 import os
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from ..markup import html_table
 from ..units import Array
-
-if TYPE_CHECKING:
-    pass
-
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,16 +131,6 @@ class Result(ABC):
 
 
 Saved = TypeVar("Saved", bound=Result)
-
-
-def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Write a small table for a notebook."""
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
-        for name, text in rows
-    )
-    return f"<table><caption style='text-align:left'><b>{html.escape(title)}</b></caption>{cells}</table>"
 
 
 # --- files -----------------------------------------------------------------------------------------------

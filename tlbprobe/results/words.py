@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..grouping import grouped
 from ..machine.facts import Host
 from ..machine.hazards import Hazard
 from ..units import Interval, format_seconds
-
-if TYPE_CHECKING:
-    pass
 
 
 def format_time(ns: float) -> str:
@@ -42,10 +40,8 @@ def counted_text(count: Any) -> str:
 
 def refused_rows(refused: Mapping[str, str]) -> Iterator[str]:
     """Why counters are missing: those with the same reason together."""
-    names: dict[str, list[str]] = {}
-    for name, reason in refused.items():
-        names.setdefault(reason, []).append(name)
-    yield from (f"{', '.join(alike)}: {reason}" for reason, alike in names.items())
+    for reason, alike in grouped(refused, refused.__getitem__).items():
+        yield f"{', '.join(alike)}: {reason}"
 
 
 def format_interval(interval: Interval) -> str:
@@ -74,12 +70,10 @@ def hazards_of(host: dict[str, Any], probe: str) -> tuple[Hazard, ...]:
 
 def hazard_rows(hazards: Iterable[Hazard]) -> Iterator[tuple[str, str]]:
     """One row for each that matters, and one for all that are low or unknown."""
-    small: dict[str, list[str]] = {}
-    for hazard in hazards:
-        if hazard.severity in ("high", "medium"):
-            remedy = f"; to remove it: {hazard.command}" if hazard.command else ""
-            yield f"{hazard.severity} hazard", f"{hazard.what}: {hazard.effect}{remedy}"
+    for severity, alike in grouped(hazards, lambda hazard: hazard.severity).items():
+        if severity in ("high", "medium"):
+            for hazard in alike:
+                remedy = f"; to remove it: {hazard.command}" if hazard.command else ""
+                yield f"{severity} hazard", f"{hazard.what}: {hazard.effect}{remedy}"
         else:
-            small.setdefault(hazard.severity, []).append(hazard.what)
-    for severity, names in small.items():
-        yield f"{severity} hazard" + "s" * (len(names) > 1), ", ".join(names)
+            yield f"{severity} hazard" + "s" * (len(alike) > 1), ", ".join(hazard.what for hazard in alike)

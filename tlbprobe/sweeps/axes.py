@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,6 @@ from ..measuring.point import Common
 from ..memory.region import Region
 from ..record import count_parameters, sequence_parameters, size_parameters
 from ..units import Count, Size, format_count, format_size, parse_count, parse_size
-
-if TYPE_CHECKING:
-    pass
-
-
-# Parameters that take a sequence themselves, so that one is not an axis.
 
 PointKey = tuple[Any, ...]
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy.typing as npt
 
+from ..grouping import grouped
 from ..hierarchy.anatomy import Anatomy
 from ..hierarchy.effective import effective_page_size
 from ..machine import facts, paging
 from ..machine.hazards import Hazard
 from ..memory.backing import BackingError
-from ..memory.policies import PagePolicy, find_policy, page_policies
+from ..memory.policies import find_policy, page_policies
 from ..memory.region import Region
 from ..probes.chase import chase
 from ..probes.translation import translation
@@ -315,11 +316,8 @@ def default_sizes() -> list[int]:
 
 def not_offered() -> list[str]:
     """Page policies that this machine does not offer, kind by kind, with the command that would offer it."""
-    kinds: dict[str, list[PagePolicy]] = {}
-    for policy in page_policies():
-        if not policy.offered:
-            kinds.setdefault(policy.kind, []).append(policy)
+    missing = (policy for policy in page_policies() if not policy.offered)
     return [
         str(first) + (f" (likewise {', '.join(policy.name for policy in others)})" if others else "")
-        for first, *others in kinds.values()
+        for first, *others in grouped(missing, lambda policy: policy.kind).values()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,10 +15,6 @@ from ..probes.fault import KindName, PageTimes, fault
 from ..results.result import Get, Put, Result, below, from_below
 from ..results.words import format_time, hazard_rows
 from ..units import Size, format_size, parse_size
-
-if TYPE_CHECKING:
-    pass
-
 
 # Beside first writes, without which there is nothing to separate.
 BESIDE_WRITES: tuple[KindName, ...] = ("read", "write_after_read", "second", "populate_write", "fork_child")
@@ -45,7 +41,7 @@ class FaultParts(Result):
     ----------
     size : int
         Bytes that each kind of fault was measured on.
-    parts : tuple of Part
+    parts : tuple of FaultPart
         Name, nanoseconds (``None``: cannot be separated here), what they are counted for, and how they were
         separated or why not.
     runs : dict of str to PageTimes
@@ -148,9 +144,6 @@ def _larger_pages(size: int) -> list[str]:
     return [policy.name for policy in offered if 4 * (policy.page_size or size) <= size]
 
 
-# --- one part after the other ----------------------------------------------------------------------------
-
-
 def _separate(runs: Mapping[str, PageTimes], missing: Mapping[str, str]) -> Iterator[FaultPart]:
     """All parts; where a kind of fault could not be measured, with its reason instead."""
     for name, (kinds, separate) in PARTS.items():
@@ -164,7 +157,7 @@ def _inseparable(name: str, why: str) -> FaultPart:
     return FaultPart(name, None, "", why)
 
 
-def _difference(name: str, ns: float, per: str, how: str) -> FaultPart:
+def _difference_part(name: str, ns: float, per: str, how: str) -> FaultPart:
     """What one kind costs more than another; noise may hide it."""
     return (
         FaultPart(name, ns, per, how) if ns > 0 else _inseparable(name, f"{how}: {ns:.0f} ns, which is noise")
@@ -191,19 +184,19 @@ def _trap_and_path(name: str, read: PageTimes, after_read: PageTimes) -> FaultPa
 def _allocation(name: str, write: PageTimes, read: PageTimes, after_read: PageTimes) -> FaultPart:
     more = write.median - read.median
     how = "first write less first read"
-    return _no_zero_page(name, after_read) or _difference(name, more, "a base page", how)
+    return _no_zero_page(name, after_read) or _difference_part(name, more, "a base page", how)
 
 
 def _trap(name: str, write: PageTimes, populate: PageTimes) -> FaultPart:
     pages = populate.bytes_per_time / paging.base_page_size()
     saved = write.median - populate.quantile(LEAST_DISTURBED) / pages
     how = "first write less MADV_POPULATE_WRITE, one trap for many"
-    return _difference(name, saved, "a base page", how)
+    return _difference_part(name, saved, "a base page", how)
 
 
 def _copying(name: str, write: PageTimes, forked: PageTimes) -> FaultPart:
     more = forked.median - write.median
-    return _difference(name, more, "a base page more than clearing", "write after fork less first write")
+    return _difference_part(name, more, "a base page more than clearing", "write after fork less first write")
 
 
 def _hidden(name: str, populate: PageTimes, second: PageTimes) -> FaultPart:

@@ -8,8 +8,10 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from ..checks import check_choice
+from ..grouping import grouped
 from ..measuring.nodes import leaves_pages_out
 from ..memory.budget import fit_together
 from ..memory.policies import find_policy, mapped_size
@@ -21,16 +23,9 @@ from ..results.refusal import Refusal
 from ..results.table import PointResult
 from .axes import PointKey
 
-if TYPE_CHECKING:
-    pass
-
-
 # What a point of a sweep may be refused with; anything else is a fault of ours and goes up.
 REFUSALS = (ValueError, OSError, MemoryError, RuntimeError, BufferError)
 Kept = tuple[type[Exception], ...]  # exceptions that become refusals
-
-
-# --- running points --------------------------------------------------------------------------------------
 
 
 class SharedMemory(NamedTuple):
@@ -113,12 +108,9 @@ def run_points(
 
     What is called `at_last` gets each region when its points are done.
     """
-    if on_error not in ("keep", "raise"):
-        raise ValueError(f"on_error={on_error!r} must be 'keep' or 'raise'")
+    check_choice("on_error", on_error, ("keep", "raise"))
     kept = REFUSALS if on_error == "keep" else ()
-    groups: dict[SharedMemory | None, list[Asked]] = {}
-    for ask in asked:
-        groups.setdefault(ask.memory, []).append(ask)
+    groups = grouped(asked, lambda ask: ask.memory)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"order_seed={seed!r} must be a whole number")
     if not callable(progress) and not isinstance(progress, bool):
@@ -142,10 +134,12 @@ def in_blocks(asked: Sequence[Asked], shuffled: random.Random) -> list[Asked]:
 
     Disturbance that lasts for seconds then meets all of them, instead of making one look the better.
     """
-    blocks: dict[str, list[Asked]] = {}
-    for ask in shuffled.sample(asked, len(asked)):
-        compared = {name: value for name, value in ask.arguments.items() if name not in ("pages", "strict")}
-        blocks.setdefault(f"{ask.probe.__name__} {compared}", []).append(ask)
+
+    def compared(ask: Asked) -> str:
+        same = {name: value for name, value in ask.arguments.items() if name not in ("pages", "strict")}
+        return f"{ask.probe.__name__} {same}"
+
+    blocks = grouped(shuffled.sample(asked, len(asked)), compared)
     return list(itertools.chain.from_iterable(blocks.values()))
 
 
@@ -167,13 +161,13 @@ def _batches(groups: Mapping[SharedMemory | None, Sequence[Asked]]) -> list[list
     """Policies that are mapped at the same time: as many as fit, in order; the others afterwards."""
     batches: list[list[SharedMemory | None]] = [[]]
     for memory in groups:
-        if not _fit_together([*batches[-1], memory], groups):
+        if not _fits([*batches[-1], memory], groups):
             batches.append([])
         batches[-1].append(memory)
     return [batch for batch in batches if batch]
 
 
-def _fit_together(
+def _fits(
     batch: Iterable[SharedMemory | None], groups: Mapping[SharedMemory | None, Sequence[Asked]]
 ) -> bool:
     """Whether the largest region of every policy can be mapped at the same time."""

@@ -35,9 +35,6 @@ POINTS: dict[str, type[PointResult]] = {
 }
 
 
-# --- a sweep ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Sweep(Table):
     """A grid of measurements.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...counters import groups
+from ...grouping import grouped
 from ..tables import print_table
 from .options import add_command
 from .output import DONE, print_either
@@ -38,9 +39,11 @@ def _print_events(found: Sequence[groups.CounterEvent]) -> None:
     """Events that this processor has, then why some of them, and others, cannot be had."""
     print_table([_event_cells(event) for event in found if event.encoding], spare=("from",))
     print("counts: proved on a chase whose misses are known, or counted by the kernel itself")
-    for (status, reason, command), names in _grouped_reasons(found).items():
+    missing = (event for event in found if event.status in ("dead", "refused"))
+    alike = grouped(missing, lambda event: (event.status, event.reason, event.command))
+    for (status, reason, command), events in alike.items():
         remedy = f"\n    to allow it: {command}" if command else ""
-        print(f"{status}: {', '.join(names)}: {reason}{remedy}")
+        print(f"{status}: {', '.join(event.name for event in events)}: {reason}{remedy}")
 
 
 MORE_EVENTS = (
@@ -58,12 +61,3 @@ def _event_cells(event: groups.CounterEvent) -> dict[str, str]:
         "what it counts": event.meaning,
         "from": event.source,
     }
-
-
-def _grouped_reasons(found: Sequence[groups.CounterEvent]) -> dict[tuple[str, str, str], list[str]]:
-    """Names by what became of them and why; those that count, and those that could not be tried, left out."""
-    names: dict[tuple[str, str, str], list[str]] = {}
-    for event in found:
-        if event.status in ("dead", "refused"):
-            names.setdefault((event.status, event.reason, event.command), []).append(event.name)
-    return names

@@ -84,7 +84,7 @@ def _write_files(result: Result, options: argparse.Namespace) -> OSError | None:
     failed = None
     writers: tuple[tuple[str | None, Callable[[str], object]], ...] = (
         (options.out, result.save),
-        (options.plot if result.drawable else None, lambda path: draw(result, path)),
+        (options.plot if result.drawable else None, lambda path: save_picture(result, path)),
     )
     for path, write in writers:
         try:
@@ -96,7 +96,7 @@ def _write_files(result: Result, options: argparse.Namespace) -> OSError | None:
     return failed
 
 
-def draw(result: Any, path: str) -> None:
+def save_picture(result: Any, path: str) -> None:
     """Draw a result to a file; no display is needed."""
     os.environ.pop("MPLBACKEND", None)  # of no use here, and an error where it names none
     figure = result.figure()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...grouping import grouped
 from ...memory.needs import PageNeed, page_needs
 from ...memory.policies import page_policies
 from ...programs.mappings import ProgramMapping, program_mappings, whole_program
@@ -61,12 +62,10 @@ def _print_needs(needs: Sequence[PageNeed]) -> None:
 def _commanded(needs: Sequence[PageNeed]) -> dict[str, PageNeed]:
     """What there are commands for, by name; of sizes that are offered alike the first."""
     hugetlb = {need.policy.name: need for need in needs if need.policy.kind == "hugetlb"}
-    alike: dict[str, list[PageNeed]] = {}
-    for need in needs:
-        if need.now and need.policy.kind != "hugetlb":
-            alike.setdefault(need.policy.kind, []).append(need)
-    names = {f"{first.policy.name} (others likewise)" if others else first.policy.name: first
-             for first, *others in alike.values()}  # fmt: skip
+    others = (need for need in needs if need.now and need.policy.kind != "hugetlb")
+    alike = grouped(others, lambda need: need.policy.kind)
+    names = {f"{first.policy.name} (others likewise)" if more else first.policy.name: first
+             for first, *more in alike.values()}  # fmt: skip
     return {**names, **hugetlb}
 
 

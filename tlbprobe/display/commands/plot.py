@@ -9,7 +9,7 @@ from ...results.result import (
     load,
 )
 from .options import add_command
-from .output import DONE, check_picture, draw
+from .output import DONE, check_picture, save_picture
 
 
 def add(commands: Any) -> None:
@@ -22,5 +22,5 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it; its exit status."""
     check_picture(options.picture)
-    draw(load(options.file), options.picture)
+    save_picture(load(options.file), options.picture)
     return DONE

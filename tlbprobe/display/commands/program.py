@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...programs.launching import Word
 from ...programs.stat import ProgramRun
 from ...programs.trial import Trial
-from .output import complain, draw, show
+from .output import complain, save_picture, show
 
 FORWARDED = tuple(getattr(signal, f"SIG{name}") for name in ("TERM", "HUP", "QUIT", "USR1", "USR2"))
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128  # as a shell has it
@@ -47,7 +47,7 @@ def report(result: ProgramRun | Trial, options: argparse.Namespace) -> None:
             result.save(options.out)
             saved = True
         if options.plot:
-            draw(result, options.plot)
+            save_picture(result, options.plot)
     finally:
         if not saved:
             with contextlib.redirect_stdout(sys.stderr):
