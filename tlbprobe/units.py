@@ -16,6 +16,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Interval = tuple[float, float] | None
 
 POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

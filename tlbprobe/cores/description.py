@@ -354,7 +354,7 @@ def _size(value: Any, what: str) -> int:
 # --- what only several keys together can be wrong in ------------------------------------------------------
 
 
-def _check(tables: Table, name: str) -> None:
+def _check(tables: TomlTable, name: str) -> None:
     pages: list[int] = tables[""]["pages"]
     _check_pages(pages, f"{name}: ")
     for place, level in enumerate(tables["tlb"], 1):
@@ -386,7 +386,7 @@ def _check_pages(pages: list[int], where: str) -> None:
         raise DescriptionError(f"{shown}: at most {PAGES} fit")
 
 
-def _check_tlb(level: Table, pages: list[int], where: str) -> None:
+def _check_tlb(level: TomlTable, pages: list[int], where: str) -> None:
     if not level["entries"]:
         raise DescriptionError(f"{where}entries is empty: a level has one table or more")
     seen: set[int] = set()
@@ -408,7 +408,7 @@ def _check_held(page: int, pages: list[int], where: str) -> None:
         raise DescriptionError(f"{where}pages: {short_size(page)} {_one_of(pages)}")
 
 
-def _check_cache(cache: Table, where: str) -> None:
+def _check_cache(cache: TomlTable, where: str) -> None:
     line, size = cache["line"], cache["size"]
     if not _is_power(line):
         raise DescriptionError(f"{where}line={line} must be a power of two")
@@ -419,7 +419,7 @@ def _check_cache(cache: Table, where: str) -> None:
     _check_sets(cache, size // line, where)
 
 
-def _check_sets(sets: Table, entries: int, where: str) -> None:
+def _check_sets(sets: TomlTable, entries: int, where: str) -> None:
     ways = sets["ways"] or entries
     if entries % ways:
         raise DescriptionError(f"{where}ways={ways} must divide the {entries} entries")
@@ -431,7 +431,7 @@ def _check_sets(sets: Table, entries: int, where: str) -> None:
         raise DescriptionError(f"{where}replacement='plru' needs a power of two of ways, not {ways}")
 
 
-def _check_walk(walk: Table, caches: int, where: str) -> None:
+def _check_walk(walk: TomlTable, caches: int, where: str) -> None:
     if walk["cache"] > caches:
         raise DescriptionError(f"{where}cache={walk['cache']} must be one of the {caches} caches for data")
     if len(walk["upper"]) >= walk["levels"]:
@@ -440,16 +440,14 @@ def _check_walk(walk: Table, caches: int, where: str) -> None:
         _check_sets(sets, sets["entries"], f"{where}upper {place}: ")
 
 
-def _check_noise(tables: Table, name: str) -> None:
+def _check_noise(tables: TomlTable, name: str) -> None:
     for place, burst in enumerate(tables["burst"], 1):
         if burst["most_ms"] < burst["least_ms"]:
             raise DescriptionError(f"{name}: burst {place}: most_ms={burst['most_ms']} is below least_ms")
     for place, taker in enumerate(tables["neighbour"], 1):
         levels = len(tables[taker["of"]])
         if taker["level"] > levels:
-            raise DescriptionError(
-                f"{name}: neighbour {place}: level={taker['level']} must be 1 to {levels}"
-            )
+            raise DescriptionError(f"{name}: neighbour {place}: level={taker['level']} must be 1 to {levels}")
 
 
 def _is_power(number: int) -> bool:

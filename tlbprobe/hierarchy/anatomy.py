@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from ..declared import Bytes, Declared, Put, Seconds, Spec, Whole
 from ..machine import paging
-from ..results.result import Get, Put, Result, below, from_below, package_version
+from ..results.result import Result, package_version
 from ..results.words import format_ns, recorded_host
 from ..units import Floats, approximate_size, format_size
 from .claims import Claim, format_range
-from .inference import Cost, Dearer, Entries, MeasuredLevel, Side, WalkStep
+from .inference import Cost, Dearer, Entries, MeasuredLevel, Range, Side, WalkStep
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Part(Declared):
     """One side of the TLB on one page policy.
 
     Attributes
@@ -49,16 +50,24 @@ class Part:
 
     name: str
     pages: str
-    unit: int | None
+    unit: Bytes | None
     effective: str
     side: Side
     claims: tuple[Claim, ...] = ()
-    conflicts: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    strides: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
+    conflicts: Annotated[Floats, Spec("ns", ("strides", "counts"))] = field(
+        default_factory=lambda: np.empty((0, 0))
+    )
+    strides: Annotated[tuple[Whole, ...], Spec("pages", ("strides",))] = ()
+    counts: Annotated[tuple[Whole, ...], Spec(axes=("counts",))] = ()
     reason: str = ""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     complete: bool = True
+
+    def to_parts(self, put: Put) -> dict[str, Any]:
+        """Plain values; each array goes to `put`, those of the side too, although the header has them."""
+        for name in CURVES:
+            put(name, np.array(getattr(self.side, name), np.float64))
+        return super().to_parts(put)
 
     @property
     def levels(self) -> tuple[MeasuredLevel, ...]:
@@ -76,6 +85,7 @@ class Part:
         return f"{self.name}, {self.pages}"
 
 
+CURVES = ("nodes", "spread", "packed")  # of a side
 NO_SIDE = Side((), (), (), (), (), 0.0)
 
 
@@ -103,9 +113,9 @@ class Anatomy(Result):
 
     kind: ClassVar[str] = "anatomy"
 
-    parts: tuple[Part, ...]
+    parts: Annotated[tuple[Part, ...], Spec(place="part{}")]
     walk: tuple[WalkStep, ...]
-    paging: dict[str, tuple[int, int] | str]
+    paging: dict[str, Range | str]
     host: dict[str, Any]
     params: dict[str, Any]
     started: str
@@ -176,7 +186,7 @@ class Anatomy(Result):
 
     def summary(self) -> dict[str, Any]:
         """Every figure as a plain value, without the curves."""
-        parts = [{**_plain(part), "reasons": dict(_reasons(part))} for part in self.parts]
+        parts = [{**part.plain(), "reasons": dict(_reasons(part))} for part in self.parts]
         for part, plain in zip(self.parts, parts, strict=True):
             for name in CURVES:
                 del plain["side"][name]
@@ -185,80 +195,8 @@ class Anatomy(Result):
         return {
             "sentences": list(self.sentences()),
             "parts": parts,
-            "walk": [asdict(step) for step in self.walk],
-            "paging": self.paging,
-            "params": self.params,
-            "warnings": list(self.warnings),
-            "started": self.started,
-            "version": self.version,
+            **self.plain("walk", "paging", "params", "warnings", "started", "version"),
         }
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        for number, part in enumerate(self.parts):
-            store = below(f"part{number}", put)
-            store("conflicts", part.conflicts)
-            for name in CURVES:
-                store(name, np.array(getattr(part.side, name), np.float64))
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {
-            **plain,
-            "parts": [_plain(part) for part in self.parts],
-            "walk": [asdict(step) for step in self.walk],
-        }
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        read = [_part_from(part, from_below(f"part{n}", get)) for n, part in enumerate(parts["parts"])]
-        paging = {
-            name: found if isinstance(found, str) else tuple(found) for name, found in parts["paging"].items()
-        }
-        walk = tuple(WalkStep(step["pages"], Cost(**step["cost"])) for step in parts["walk"])
-        known = {one.name: parts[one.name] for one in fields(cls) if one.name in parts}
-        return cls(
-            **{
-                **known,
-                "parts": tuple(read),
-                "walk": walk,
-                "paging": paging,
-                "warnings": tuple(parts["warnings"]),
-            }
-        )
-
-
-CURVES = ("nodes", "spread", "packed")
-
-
-def _plain(part: Part) -> dict[str, Any]:
-    plain = {one.name: getattr(part, one.name) for one in fields(part) if one.name != "conflicts"}
-    return {**plain, "side": asdict(part.side), "claims": [asdict(claim) for claim in part.claims]}
-
-
-def _part_from(plain: dict[str, Any], get: Get) -> Part:
-    side = plain["side"]
-    curves = {name: tuple(get(name).tolist()) for name in CURVES}
-    found = Side(
-        levels=tuple(_level_from(level) for level in side["levels"]),
-        dearer=tuple(Dearer(**{**one, "nodes": tuple(one["nodes"])}) for one in side["dearer"]),
-        **{**curves, "nodes": tuple(map(int, curves["nodes"]))},
-        noise=side["noise"],
-        reason=side["reason"],
-    )
-    claims = tuple(Claim(**{**claim, "measured": _pair(claim["measured"])}) for claim in plain["claims"])
-    listed = {name: tuple(plain[name]) for name in ("strides", "counts")}
-    return Part(**{**plain, **listed, "side": found, "claims": claims, "conflicts": get("conflicts")})
-
-
-def _level_from(plain: dict[str, Any]) -> MeasuredLevel:
-    ranges = {name: _pair(plain["entries"].get(name)) for name in ("range", "widest", "step")}
-    entries = Entries(**{**plain["entries"], **ranges})
-    costs = {name: Cost(**plain[name]) if plain[name] else None for name in ("hit_ns", "miss_ns")}
-    return MeasuredLevel(**{**plain, **costs, "entries": entries})
-
-
-def _pair(found: Any) -> tuple[int, int] | None:
-    return None if found is None else (found[0], found[1])
 
 
 def format_reach(entries: tuple[int, int], unit: int) -> str:

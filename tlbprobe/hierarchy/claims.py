@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Literal
 
+from ..declared import Declared, Whole
 from ..machine import cpuid
-from .inference import Side
+from .inference import Range, Side
 
 FAR_OFF = 2.0  # times a claim, or the reverse: what differs more may be another level
 WIDE_RANGE = 2.0  # times its lower end: a range up to there says whether a claim is right
@@ -16,13 +18,13 @@ WIDE_RANGE = 2.0  # times its lower end: a range up to there says whether a clai
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Declared):
     """What the processor claims of one level, beside what was measured."""
 
-    level: int
-    entries: int | None
-    measured: tuple[int, int] | None
-    verdict: str  # "agree", "disagree" or "unknown"
+    level: Whole
+    entries: Whole | None
+    measured: Range | None
+    verdict: Literal["agree", "disagree", "unknown"]
     note: str = ""
 
     def __str__(self) -> str:

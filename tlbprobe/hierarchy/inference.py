@@ -19,13 +19,14 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 
+from ..declared import Declared, Nanoseconds, Spec, Whole
 from ..units import Floats, Ints
 
-Range = tuple[int, int]
+Range = tuple[Whole, Whole]
 
 SLICES = 8  # of one round
 COARSE_ROUNDS = 3
@@ -311,7 +312,7 @@ def quietest(source: Source, pages: Ints, rounds: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Entries:
+class Entries(Declared):
     """Translations that a level holds: a range, or why there is none.
 
     Attributes
@@ -493,13 +494,13 @@ class Onset:
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Declared):
     """Nanoseconds that translation adds at a number of nodes, and between which limits."""
 
-    ns: float
-    low: float
-    high: float
-    nodes: int
+    ns: Nanoseconds
+    low: Nanoseconds
+    high: Nanoseconds
+    nodes: Whole
 
 
 def find_cost(curve: RoundsByNodes, nodes: int) -> Cost:
@@ -524,21 +525,21 @@ def _typical(lows: Floats, sigma: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class MeasuredLevel:
+class MeasuredLevel(Declared):
     """One level as inferred; what is `None` has its reason."""
 
     entries: Entries
     hit_ns: Cost | None  # of the first level: none, that is what all is compared with
     miss_ns: Cost | None
-    ways: int | None = None
-    sets: int | None = None
+    ways: Whole | None = None
+    sets: Whole | None = None
     index: str | None = None
-    index_bits: int | None = None
+    index_bits: Whole | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Dearer:
+class Dearer(Declared):
     """Where walks get dearer because the page table leaves a data cache.
 
     Attributes
@@ -552,21 +553,21 @@ class Dearer:
     """
 
     nodes: Range
-    before_ns: float
-    after_ns: float
+    before_ns: Nanoseconds
+    after_ns: Nanoseconds
     confirmed: bool = True
 
 
 @dataclass(frozen=True)
-class Side:
+class Side(Declared):
     """All levels of one side, with the curve that they were read from."""
 
     levels: tuple[MeasuredLevel, ...]
     dearer: tuple[Dearer, ...]
-    nodes: tuple[int, ...]
-    spread: tuple[float, ...]
-    packed: tuple[float, ...]
-    noise: float  # relative spread of quiet rounds
+    nodes: Annotated[tuple[Whole, ...], Spec(axes=("nodes",))]
+    spread: Annotated[tuple[Nanoseconds, ...], Spec(axes=("nodes",))]
+    packed: Annotated[tuple[Nanoseconds, ...], Spec(axes=("nodes",))]
+    noise: Annotated[float, Spec(least=0)]  # relative spread of quiet rounds
     reason: str = ""
 
     @property
@@ -959,10 +960,10 @@ def conflict_map(
 
 
 @dataclass(frozen=True)
-class WalkStep:
+class WalkStep(Declared):
     """What a translation that no level holds costs, with the nodes so many pages apart."""
 
-    pages: int
+    pages: Whole
     cost: Cost
 
 

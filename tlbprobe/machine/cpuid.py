@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ..declared import Bytes, Declared, Whole
+
 Registers = tuple[int, int, int, int]  # EAX, EBX, ECX, EDX
 Dump = Mapping[tuple[int, int], Registers]  # by leaf and subleaf
 Reader = Callable[[int, int], Registers | None]
@@ -115,19 +117,19 @@ def _bits(register: int, low: int, high: int) -> int:
 
 
 @dataclass(frozen=True)
-class TlbClaim:
+class TlbClaim(Declared):
     """One translation cache as CPUID states it.
 
     A page size may be held by several rows of one level: then its entries add up.
     """
 
-    level: int
+    level: Whole
     side: str  # "data", "instruction" or "unified"
-    page_sizes: tuple[int, ...]
-    entries: int
-    ways: int | None  # equal to entries: fully associative; None: not stated
+    page_sizes: tuple[Bytes, ...]
+    entries: Whole
+    ways: Whole | None  # equal to entries: fully associative; None: not stated
     reliable: bool = True
-    candidate: int | None = None  # entries if the times-32 flag was hidden from us
+    candidate: Whole | None = None  # entries if the times-32 flag was hidden from us
     access: str = "any"  # "load" or "store" where a structure serves only one of them
     source: str = ""
     note: str = ""

@@ -12,14 +12,15 @@ import re
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 from ..cores.current import current, once_a_core
 from ..cores.description import Description
 from ..cores.simulated import SimulatedCore
+from ..declared import Declared, FieldError, Spec
 from ..markup import html_columns
 from ..units import POWERS, approximate_size, short_size
 from . import cpuid
@@ -64,11 +65,11 @@ LIVE_ONLY = "known to a running process only"
 
 
 @dataclass(frozen=True)
-class Fact:
+class Fact(Declared):
     """One thing known, or known to be unknown, about the machine."""
 
     name: str
-    value: Value | None
+    value: Annotated[Value, Spec()] | None  # in the unit beside it
     unit: str | None
     source: str
     reason: str | None = None  # why there is no value
@@ -702,7 +703,7 @@ def _group(fact: Fact) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Host(Mapping[str, Value | None]):
+class Host(Declared, Mapping[str, Value | None]):
     """What a machine is, as a mapping from the name of a fact to its value, ``None`` where unknown.
 
     Holds no host name, user name or path, so that it can be saved with a result and published.
@@ -754,16 +755,14 @@ class Host(Mapping[str, Value | None]):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {"facts": [asdict(fact) for fact in self.facts], "tlb": [asdict(row) for row in self.tlb]}
+        return self.plain()
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Host:
         """Rebuild what `to_dict` returned; ValueError for anything else."""
         try:
-            facts = tuple(Fact(**row) for row in record["facts"])
-            rows = ({**row, "page_sizes": tuple(row["page_sizes"])} for row in record["tlb"])
-            return cls(facts, tuple(cpuid.TlbClaim(**row) for row in rows))
-        except (KeyError, TypeError) as error:
+            return cls.from_plain(record)
+        except FieldError as error:
             raise ValueError(f"not a record of a host: {error}") from error
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from ..declared import Bytes, Declared, Share
 from ..machine import paging
 from ..units import approximate_size, format_size
 from .policies import PagePolicy
@@ -17,12 +18,12 @@ Proof = Literal["proved", "consistent", "unknown", "simulated"]
 
 
 @dataclass(frozen=True)
-class Backing:
+class Backing(Declared):
     """What pages back the bytes of a measurement, read from the kernel: guest level in a virtual machine."""
 
     asked: str  # page policy
-    page_size: int | None  # bytes, if one size backs every page
-    shares: dict[int, float]  # page size in bytes: fraction of the measured bytes
+    page_size: Bytes | None  # if one size backs every page
+    shares: dict[Bytes, Share]  # of the measured bytes, by page size
     proof: Proof
     method: str
     note: str = ""
@@ -35,14 +36,12 @@ class Backing:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for files."""
-        shares = {str(size): share for size, share in self.shares.items()}
-        return {**self.__dict__, "shares": shares}
+        return self.plain()
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Read back what `to_dict` wrote."""
-        shares = {int(size): float(share) for size, share in values["shares"].items()}
-        return cls(**{**values, "shares": shares})
+        return cls.from_plain(values)
 
 
 class BackingError(RuntimeError):

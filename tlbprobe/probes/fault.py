@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal, get_args
+from typing import IO, Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from .. import _core
 from ..checks import check_choice, check_whole
 from ..cores.current import only_here
+from ..declared import Nanoseconds, Spec
 from ..machine import cpus, files, paging
 from ..machine.facts import recent_record
 from ..measuring.children import failure, scanned_backing
@@ -39,9 +40,9 @@ from ..memory.policies import (
 from ..memory.region import check_offered
 from ..record import FRESH, TIMED, TRAPPING, Probe, Sample
 from ..results.measurement import SingleTimes
-from ..results.result import StrPath, frozen
+from ..results.result import StrPath
 from ..results.words import format_ns, format_time, hazard_rows
-from ..units import Floats, Size, approximate_size, format_seconds, format_size, parse_size
+from ..units import Floats, Ints, Size, approximate_size, format_seconds, format_size, parse_size
 
 BLOCK = 512  # touches that share one time where the clock cannot see a single one
 CHUNK = 4 << 20  # bytes that share one time where the kernel or the processor does many pages at once
@@ -260,7 +261,7 @@ EXPECTED: dict[str, Callable[[FaultPlan, int | None], int | None]] = {
 # --- the result ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PageTimes(SingleTimes):
     """Times of single touches, or of small groups of them, in touch order.
 
@@ -296,18 +297,11 @@ class PageTimes(SingleTimes):
 
     kind: ClassVar[str] = "page_times"
 
-    index: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    thread: npt.NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, np.int16))
-    after: Floats = field(default_factory=lambda: np.zeros(0))
-    overhead_ns: float = 0.0
-    wall_ns: float = 0.0
-
-    arrays: ClassVar[tuple[str, ...]] = ("ns", "disturbed", "index", "thread", "after")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, kind in (("index", np.int64), ("thread", np.int16), ("after", np.float64)):
-            object.__setattr__(self, name, frozen(getattr(self, name), kind))
+    index: Annotated[Ints, Spec(axes=("times",), least=0)]
+    thread: Annotated[npt.NDArray[np.int16], Spec(axes=("times",), least=0)]
+    after: Annotated[Floats, Spec("ns", ("touches",))] = field(default_factory=lambda: np.zeros(0))
+    overhead_ns: Nanoseconds = 0.0
+    wall_ns: Nanoseconds = 0.0
 
     @property
     def touches_per_time(self) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from .. import _core
 from ..checks import check_choice, check_whole
 from ..cores.current import only_here
+from ..declared import Nanoseconds, Spec
 from ..machine import files, paging
 from ..machine.facts import recent_record
 from ..measuring.children import failure, scanned_backing
@@ -26,7 +27,6 @@ from ..memory.policies import COLLAPSE, PagePolicy, advice_for, find_policy, map
 from ..memory.region import check_offered
 from ..record import TIMED, TRAPPING, Probe, Sample
 from ..results.measurement import SingleTimes
-from ..results.result import frozen
 from ..results.words import format_time, hazard_rows
 from ..units import Floats, Size, format_seconds, format_size, parse_size
 
@@ -42,7 +42,7 @@ CALLS_MOST = 4096  # of one measurement
 # --- the result ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ShootdownTimes(SingleTimes):
     """Times of single calls that take pages away, for the caller and for other threads.
 
@@ -63,16 +63,9 @@ class ShootdownTimes(SingleTimes):
 
     kind: ClassVar[str] = "shootdown_times"
 
-    others: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    quiet_ns: Floats = field(default_factory=lambda: np.zeros(0))
-    overhead_ns: float = 0.0
-
-    arrays: ClassVar[tuple[str, ...]] = ("ns", "disturbed", "others", "quiet_ns")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("others", "quiet_ns"):
-            object.__setattr__(self, name, frozen(getattr(self, name), np.float64))
+    others: Annotated[Floats, Spec("ns", ("threads", "times"))]
+    quiet_ns: Annotated[Floats, Spec("ns", ("threads",))]
+    overhead_ns: Nanoseconds = 0.0
 
     @property
     def others_median(self) -> float | None:

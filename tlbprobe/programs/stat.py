@@ -10,21 +10,22 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..checks import check_flag, check_number
+from ..declared import Bytes, Seconds, Spec, Whole
 from ..machine import facts, paging
 from ..measuring.point import checked_counters
-from ..results.result import Get, Put, StrPath, frozen, load_as, package_version
+from ..results.result import StrPath, load_as, package_version
 from ..results.table import Table, tabulate
 from ..results.words import recorded_host, refused_rows
-from ..units import approximate_size, format_seconds, printable
+from ..units import Floats, Ints, approximate_size, format_seconds, printable
 from .accessed import why_touched_is_unknown
 from .counted import PROGRAM_COUNTERS, Counted, counting_program
 from .launching import Ended, Launched, Word, checked_argv, now_ns
@@ -41,10 +42,11 @@ from .processes import (
     tick,
     whose_program,
 )
-from .sampling import LOOK_SECONDS, ROUNDED, SAMPLED, Sampler
+from .sampling import LOOK_SECONDS, ROUNDED, Sampler
 from .verdicts import Verdict, judge_run
 
 SAMPLE_SECONDS = 0.01  # seconds between samples, where they do not cost too much
+SampledBytes = Annotated[Ints, Spec("B", ("samples",), least=0)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,34 +99,29 @@ class ProgramRun(Table):
 
     program: str
     attached: bool
-    status: int | None
-    signal: int | None
-    wall: float
-    user: float | None
-    system: float | None
-    faults: dict[str, int | None]
-    switches: dict[str, int | None]
-    peak: int | None
-    seconds: npt.NDArray[np.float64]
-    processes: npt.NDArray[np.int64]
-    resident: npt.NDArray[np.int64]
-    proportional: npt.NDArray[np.int64]
-    huge: npt.NDArray[np.int64]
-    touched: npt.NDArray[np.float64]
-    sampling: dict[str, float]
+    status: Annotated[int, Spec()] | None
+    signal: Annotated[int, Spec()] | None
+    wall: Seconds
+    user: Seconds | None
+    system: Seconds | None
+    faults: Annotated[dict[str, Whole | None], Spec(needs=("minor", "major"))]
+    switches: dict[str, Whole | None]
+    peak: Bytes | None
+    seconds: Annotated[Floats, Spec("s", ("samples",), least=0)]
+    processes: Annotated[Ints, Spec("", ("samples",), least=0)]
+    resident: SampledBytes
+    proportional: SampledBytes
+    huge: SampledBytes
+    touched: Annotated[Floats, Spec("B", ("samples",), least=0, gaps=True)]
+    sampling: Annotated[dict[str, Annotated[float, Spec(least=0)]], Spec(needs=("seconds",))]
     host: dict[str, Any]
     started: str
     version: str = field(default_factory=package_version)
-    counters: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, Annotated[float, Spec("events", least=0)]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     against: dict[str, Any] | None = None
-    uncounted: float | None = 0.0
+    uncounted: Seconds | None = 0.0
     warnings: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, dtype in RUN_ARRAYS.items():
-            object.__setattr__(self, name, frozen(getattr(self, name), dtype))
-        object.__setattr__(self, "warnings", tuple(self.warnings))
 
     @property
     def huge_share(self) -> float | None:
@@ -200,7 +197,7 @@ class ProgramRun(Table):
         ndarray, shape (samples,)
             Columns ``seconds``, ``processes``, ``resident``, ``proportional``, ``huge``, ``touched`` (bytes).
         """
-        return tabulate({name: getattr(self, name).tolist() for name in RUN_ARRAYS})
+        return tabulate({name: getattr(self, name).tolist() for name in self.arrays})
 
     @property
     def title(self) -> str:
@@ -279,28 +276,12 @@ class ProgramRun(Table):
             "sampling": self.sampling,
             "walk_share": self.walk_share,
             "ipc": self.ipc,
-            "refused": self.refused,
-            "against": self.against,
+            **self.plain("refused", "against"),
             "verdict": self.verdict.to_dict(),
-            "warnings": list(self.warnings),
-            "started": self.started,
-            "version": self.version,
+            **self.plain("warnings", "started", "version"),
         }
 
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        for name in RUN_ARRAYS:
-            put(name, getattr(self, name))
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in RUN_ARRAYS}
 
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        plain = {one.name: parts[one.name] for one in fields(cls) if one.name in parts}
-        return cls(**{**plain, **{name: get(name) for name in RUN_ARRAYS}})
-
-
-RUN_ARRAYS = SAMPLED  # fields that are saved as arrays
 COMPARED: dict[str, tuple[str, Callable[[float], str]]] = {
     "wall_seconds": ("wall time", format_seconds),
     "cpu_seconds": ("CPU time", format_seconds),

@@ -6,21 +6,26 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ..declared import Bytes, Spec
 from ..memory.backing import Backing
 from ..results import analysis
 from ..results.progress import Progress, progress_bar
-from ..results.result import Get, Put, frozen, package_version
+from ..results.result import package_version
 from ..results.table import Table, tabulate
-from ..units import Interval, approximate_size, format_average, format_seconds, format_size
+from ..units import Floats, Interval, Ints, approximate_size, format_average, format_seconds, format_size
 from .verdicts import Pair, Verdict, judge_trial, ratio_text
 
 Times = Literal["wall", "cpu"]
+RUNS = ("rounds", "variants")
+RunSeconds = Annotated[Floats, Spec("s", RUNS, least=0, gaps=True)]
+RunFaults = Annotated[Floats, Spec("faults", RUNS, least=0, gaps=True)]
+RunBytes = Annotated[Floats, Spec("B", RUNS, least=0, gaps=True)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,21 +76,21 @@ class Trial(Table):
 
     program: str
     what: Literal["command", "function"]
-    variants: tuple[str, ...]
+    variants: Annotated[tuple[str, ...], Spec(axes=("variants",))]
     reference: str
-    order: npt.NDArray[np.int64]
-    wall: npt.NDArray[np.float64]
-    cpu: npt.NDArray[np.float64]
-    system: npt.NDArray[np.float64]
-    minor: npt.NDArray[np.float64]
-    major: npt.NDArray[np.float64]
-    peak: npt.NDArray[np.float64]
-    resident: npt.NDArray[np.float64]
-    huge: npt.NDArray[np.float64]
-    exit_resident: npt.NDArray[np.float64]
-    exit_huge: npt.NDArray[np.float64]
-    page: int
-    status: int | None
+    order: Annotated[Ints, Spec(axes=RUNS, least=0)]
+    wall: RunSeconds
+    cpu: RunSeconds
+    system: RunSeconds
+    minor: RunFaults
+    major: RunFaults
+    peak: RunBytes
+    resident: RunBytes
+    huge: RunBytes
+    exit_resident: RunBytes
+    exit_huge: RunBytes
+    page: Bytes
+    status: Annotated[int, Spec()] | None
     params: dict[str, Any]
     host: dict[str, Any]
     started: str
@@ -93,13 +98,6 @@ class Trial(Table):
     backing: dict[str, Backing] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in TRIAL_ARRAYS:
-            dtype = np.int64 if name == "order" else np.float64
-            object.__setattr__(self, name, frozen(getattr(self, name), dtype))
-        for name in ("variants", "warnings"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def median(self, field_name: str, variant: str) -> float | None:
         """Median of a field over the rounds of a variant; ``None`` where it is not known."""
@@ -151,11 +149,10 @@ class Trial(Table):
             Columns ``round``, ``variant``, then the fields by their names; what is missing is NaN.
         """
         rounds = len(self.order)
-        names = [name for name in TRIAL_ARRAYS if name != "order"]
         return tabulate({
             "round": [number for number in range(rounds) for _ in self.variants],
             "variant": list(self.variants) * rounds,
-            **{name: getattr(self, name).ravel().tolist() for name in names},
+            **{name: getattr(self, name).ravel().tolist() for name in MEASURED},
         })  # fmt: skip
 
     @property
@@ -206,40 +203,16 @@ class Trial(Table):
 
     def summary(self) -> dict[str, Any]:
         """Every figure as a plain value."""
-        medians = {
-            name: {what: self.median(what, name) for what in TRIAL_ARRAYS if what != "order"}
-            for name in self.variants
-        }
+        medians = {name: {what: self.median(what, name) for what in MEASURED} for name in self.variants}
         return {
-            "program": self.program,
-            "what": self.what,
-            "reference": self.reference,
+            **self.plain("program", "what", "reference"),
             "rounds": len(self.order),
             "medians": medians,
             "ratios": {name: _plain_ratios(pair) for name, pair in self.pairs.items()},
-            "backing": {name: one.to_dict() for name, one in self.backing.items()},
-            "status": self.status,
+            **self.plain("backing", "status"),
             "verdict": self.verdict.to_dict(),
-            "params": self.params,
-            "refused": self.refused,
-            "warnings": list(self.warnings),
-            "started": self.started,
-            "version": self.version,
+            **self.plain("params", "refused", "warnings", "started", "version"),
         }
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        for name in TRIAL_ARRAYS:
-            put(name, getattr(self, name))
-        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in TRIAL_ARRAYS}
-        return {**plain, "backing": {name: one.to_dict() for name, one in self.backing.items()}}
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        plain = {one.name: parts[one.name] for one in fields(cls) if one.name in parts}
-        backing = {name: Backing.from_dict(one) for name, one in parts["backing"].items()}
-        return cls(**{**plain, "backing": backing, **{name: get(name) for name in TRIAL_ARRAYS}})
 
 
 MEASURED = (
@@ -254,7 +227,6 @@ MEASURED = (
     "exit_resident",
     "exit_huge",
 )
-TRIAL_ARRAYS = ("order", *MEASURED)  # fields that are saved as arrays
 
 
 def finite_median(values: npt.NDArray[np.float64]) -> float | None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ..declared import Seconds, Spec, Whole
 from ..machine.hazards import Hazard
 from ..memory.backing import Backing
 from ..record import RECORDS, Probe, access_word, size_parameters
-from ..units import Floats, Interval, approximate_size, format_count, format_seconds, format_size
+from ..units import Flags, Floats, Interval, approximate_size, format_count, format_seconds, format_size
 from . import analysis
-from .result import Get, Put, Result, below, from_below, frozen, package_version
+from .result import Result, package_version
 from .words import counted_text, format_interval, format_ns, hazard_rows, hazards_of, refused_rows
 
 # --- one measurement -------------------------------------------------------------------------------------
@@ -64,45 +64,23 @@ class Measurement(Result):
 
     kind: ClassVar[str] = "measurement"
     low_quantile: ClassVar[float] = analysis.LOW_QUANTILE
-    arrays: ClassVar[tuple[str, ...]] = ("ns", "disturbed")  # fields that are saved as arrays
 
     probe: str
-    ns: Floats
-    accesses_per_slice: int
-    disturbed: npt.NDArray[np.bool_]
-    core_ghz: float | None
-    setup: dict[str, float]
-    faults: dict[str, int | None]
+    ns: Annotated[Floats, Spec("ns", ("slices",), least=0, some=True)]
+    accesses_per_slice: Whole
+    disturbed: Annotated[Flags, Spec(axes=("slices",))]
+    core_ghz: Annotated[float, Spec("GHz", least=0)] | None
+    setup: dict[str, Seconds]
+    faults: Annotated[dict[str, Whole | None], Spec(needs=("minor", "major", "expected"))]
     params: dict[str, Any]
     backing: Backing
     host: dict[str, Any]
     started: str
     version: str = field(default_factory=package_version)
-    counters: dict[str, Floats] = field(default_factory=dict)
+    counters: dict[str, Annotated[Floats, Spec(axes=("slices",), gaps=True)]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     counts: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        clean = {
-            "ns": frozen(self.ns, np.float64),
-            "disturbed": frozen(self.disturbed, np.bool_),
-            "counters": {name: frozen(values, np.float64) for name, values in self.counters.items()},
-            # A caller's np.float32 is as good as a float, but JSON knows none.
-            "params": {
-                name: value.item() if isinstance(value, np.generic) else value
-                for name, value in self.params.items()
-            },
-            "warnings": tuple(self.warnings),
-        }
-        for name, value in clean.items():
-            object.__setattr__(self, name, value)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Unpickled and copied arrays are read-only again."""
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
-        self.__post_init__()
 
     @functools.cached_property
     def low(self) -> float:
@@ -268,27 +246,12 @@ class Measurement(Result):
             if share is not None:
                 yield name.replace("_", " "), f"{share:.3g}"
 
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        for name in self.arrays:
-            put(name, getattr(self, name))
-        for name, values in self.counters.items():
-            put(f"counters/{name}", values)
-        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in self.arrays}
-        return {**plain, "backing": self.backing.to_dict(), "counters": list(self.counters)}
 
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        read = {name: get(name) for name in cls.arrays}
-        # What a later field holds, an older file does not have.
-        plain = {one.name: parts[one.name] for one in fields(cls) if one.name in parts}
-        counters = {name: get(f"counters/{name}") for name in parts["counters"]}
-        return cls(**{**plain, **read, "backing": Backing.from_dict(parts["backing"]), "counters": counters})
-
-
+@dataclass(frozen=True, eq=False, repr=False)
 class SingleTimes(Measurement):
     """A measurement whose `ns` are of single accesses: nothing that follows from slices is there."""
+
+    ns: Annotated[Floats, Spec("ns", ("times",), some=True)]  # below 0 where the clock cannot see them
 
     low = None  # type: ignore[assignment]
     interval = None
@@ -402,16 +365,3 @@ class Translation(Result):
         for warning in self.warnings:
             yield "warning", warning
         yield from hazard_rows(self.hazards)
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        runs = (("spread", self.spread), ("packed", self.packed))
-        return {name: run.to_parts(below(name, put)) for name, run in runs}
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        runs = {
-            name: Measurement.from_parts(parts[name], from_below(name, get)) for name in ("spread", "packed")
-        }
-        return cls(**runs)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from .result import Get, Put, Result
+from .result import Result
 
 # Absolute paths but those that are the same on every machine: a control group's may name a user.
 PRIVATE_PATH = re.compile(r"(?<![\w.])/(?!(?:proc|sys|dev)/)(?:[^\s/'\"]+/)+")
@@ -15,11 +15,19 @@ PRIVATE_PATH = re.compile(r"(?<![\w.])/(?!(?:proc|sys|dev)/)(?:[^\s/'\"]+/)+")
 
 @dataclass(frozen=True, repr=False)
 class Refusal(Result):
-    """A point that could not be measured, and why."""
+    """A point that could not be measured, and why.
+
+    Attributes
+    ----------
+    error : str
+        Name of the exception.
+    reason : str
+        What it said.
+    """
 
     kind: ClassVar[str] = "refusal"
 
-    error: str  # name of the exception
+    error: str
     reason: str
 
     @classmethod
@@ -39,13 +47,4 @@ class Refusal(Result):
 
     def summary(self) -> dict[str, Any]:
         """Plain values."""
-        return {"error": self.error, "reason": self.reason}
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values."""
-        return self.summary()
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        return cls(**parts)
+        return self.plain()

@@ -17,11 +17,11 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ..declared import Declared
 from ..markup import html_table
 from ..units import Array
 
@@ -33,8 +33,6 @@ FORMAT = "tlbprobe"
 FORMAT_VERSION = 1
 
 StrPath = str | os.PathLike[str]
-Put = Callable[[str, Array], None]  # puts an array into a file, under a name
-Get = Callable[[str], Array]  # gets it back
 
 
 @functools.cache
@@ -50,7 +48,7 @@ def package_version() -> str:
 RESULTS: dict[str, type[Result]] = {}
 
 
-class Result(ABC):
+class Result(Declared, ABC):
     """What can be read, shown in a notebook, and saved; every class of results registers for `load`."""
 
     kind: ClassVar[str]
@@ -90,15 +88,6 @@ class Result(ABC):
         """Whether a picture shows anything."""
         return not self.nothing
 
-    @abstractmethod
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-
-    @classmethod
-    @abstractmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-
     def save(self, path: StrPath) -> None:
         """Write it to a file that `load` reads; it holds no host name, user name or path."""
         arrays: dict[str, Array] = {}
@@ -134,16 +123,6 @@ Saved = TypeVar("Saved", bound=Result)
 
 
 # --- files -----------------------------------------------------------------------------------------------
-
-
-def below(prefix: str, put: Put) -> Put:
-    """Put arrays under a prefix."""
-    return lambda name, array: put(f"{prefix}/{name}", array)
-
-
-def from_below(prefix: str, get: Get) -> Get:
-    """Get arrays from under a prefix."""
-    return lambda name: get(f"{prefix}/{name}")
 
 
 @contextlib.contextmanager
@@ -251,10 +230,3 @@ def _header(arrays: Mapping[str, Array]) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FileFormatError("is no tlbprobe file, but another kind of archive")
     return header
-
-
-def frozen(array: npt.ArrayLike, dtype: npt.DTypeLike) -> Array:
-    """Return a read-only copy."""
-    copy = np.array(array, dtype)
-    copy.flags.writeable = False
-    return copy

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy.typing as npt
 
+from ..declared import Bytes
 from ..grouping import grouped
 from ..hierarchy.anatomy import Anatomy
 from ..hierarchy.effective import effective_page_size
@@ -21,7 +22,7 @@ from ..probes.chase import chase
 from ..probes.translation import translation
 from ..results.measurement import Measurement, Translation
 from ..results.progress import Progress
-from ..results.result import Get, Put, StrPath, below, from_below, load_as
+from ..results.result import StrPath, load_as
 from ..results.table import Table, point_columns, tabulate
 from ..results.words import format_ns, hazard_rows, hazards_of, recorded_host
 from ..units import Size, format_size, parse_size
@@ -79,7 +80,7 @@ class Curve(Table):
 
     chase: Sweep
     translation: Sweep
-    view: list[int]
+    view: list[Bytes]
     notes: list[str] = field(default_factory=list)
     effective: dict[str, str] = field(default_factory=dict)
     anatomy: Anatomy | None = None
@@ -167,34 +168,6 @@ class Curve(Table):
             "not_offered": self.notes,
             "hazards": hazards,
         }
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        sweeps = {"chase": self.chase, "translation": self.translation}
-        parts = {name: one.to_parts(below(name, put)) for name, one in sweeps.items()}
-        anatomy = self.anatomy and self.anatomy.to_parts(below("anatomy", put))
-        return {
-            **parts,
-            "view": self.view,
-            "notes": self.notes,
-            "effective": self.effective,
-            "anatomy": anatomy,
-        }
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        sweeps = {
-            name: Sweep.from_parts(parts[name], from_below(name, get)) for name in ("chase", "translation")
-        }
-        found = parts.get("anatomy") and Anatomy.from_parts(parts["anatomy"], from_below("anatomy", get))
-        return cls(
-            **sweeps,
-            view=parts["view"],
-            notes=parts["notes"],
-            effective=parts.get("effective", {}),
-            anatomy=found,
-        )
 
 
 def curve(

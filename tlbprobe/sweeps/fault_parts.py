@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from ..declared import Bytes, Declared, Nanoseconds, Spec
 from ..machine import paging
 from ..memory.policies import page_policies
 from ..probes.fault import KindName, PageTimes, fault
-from ..results.result import Get, Put, Result, below, from_below
+from ..results.result import Result
 from ..results.words import format_time, hazard_rows
 from ..units import Size, format_size, parse_size
 
@@ -24,11 +25,11 @@ NOISE = 3.0  # times the spread of the second touches that hidden faults must ex
 
 
 @dataclass(frozen=True)
-class FaultPart:
+class FaultPart(Declared):
     """One part of what a page costs; ``ns`` is ``None`` where it cannot be separated, and `how` says why."""
 
     name: str
-    ns: float | None
+    ns: Nanoseconds | None
     per: str
     how: str
 
@@ -50,9 +51,9 @@ class FaultParts(Result):
 
     kind: ClassVar[str] = "fault_parts"
 
-    size: int
+    size: Bytes
     parts: tuple[FaultPart, ...]
-    runs: dict[str, PageTimes]
+    runs: Annotated[dict[str, PageTimes], Spec(some=True, place="{}")]
 
     def __getitem__(self, name: str) -> FaultPart:
         return {part.name: part for part in self.parts}[name]
@@ -75,18 +76,7 @@ class FaultParts(Result):
     def summary(self) -> dict[str, Any]:
         """Every figure as a plain value."""
         runs = {name: run.summary() for name, run in self.runs.items()}
-        return {"size": self.size, "parts": [asdict(part) for part in self.parts], "runs": runs}
-
-    def to_parts(self, put: Put) -> dict[str, Any]:
-        """Plain values; each array goes to `put`."""
-        runs = {name: run.to_parts(below(name, put)) for name, run in self.runs.items()}
-        return {"size": self.size, "parts": [asdict(part) for part in self.parts], "runs": runs}
-
-    @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
-        """Read back what `to_parts` wrote."""
-        runs = {name: PageTimes.from_parts(run, from_below(name, get)) for name, run in parts["runs"].items()}
-        return cls(parts["size"], tuple(FaultPart(**part) for part in parts["parts"]), runs)
+        return {**self.plain("size", "parts"), "runs": runs}
 
 
 def fault_parts(size: Size = "64MiB", *, seed: int = 0, cpu: int | None = None) -> FaultParts:

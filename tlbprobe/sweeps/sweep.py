@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from ..declared import Get, Put, below, from_below, named
 from ..probes.fault import PageTimes
 from ..probes.shootdown import ShootdownTimes
 from ..results.measurement import Measurement, Translation
 from ..results.progress import Progress
 from ..results.refusal import Refusal
-from ..results.result import Get, Put, below, from_below
 from ..results.table import TEXTS, PointResult, Table, extra_named, point_columns, tabulate
 from ..results.words import refused_rows
 from .axes import PointKey, axis_text, split_axes
@@ -141,14 +141,17 @@ class Sweep(Table):
         return {"probe": self.probe, "axes": self.axes, "points": points, "hosts": hosts}
 
     @classmethod
-    def from_parts(cls, parts: dict[str, Any], get: Get) -> Self:
+    def from_parts(cls, parts: Any, get: Get) -> Self:
         """Read back what `to_parts` wrote."""
-        points: dict[PointKey, PointResult] = {}
-        for number, entry in enumerate(parts["points"]):
+
+        def read(number: int, entry: dict[str, Any]) -> tuple[PointKey, PointResult]:
             data = entry["data"]
             for run in _runs(data):
                 run["host"] = parts["hosts"][run["host"]]
-            points[tuple(entry["key"])] = POINTS[entry["kind"]].from_parts(data, from_below(str(number), get))
+            point = POINTS[entry["kind"]].from_parts(data, from_below(str(number), get))
+            return tuple(entry["key"]), point
+
+        points = dict(pair for _, pair in named(enumerate(parts["points"]), read))
         return cls(parts["probe"], parts["axes"], points)
 
 
