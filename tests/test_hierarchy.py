@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 import tlbprobe as tp
 from tlbprobe import model
+from tlbprobe.cores.current import NATIVE
 from tlbprobe.hierarchy import anatomy, claims, inference, measure
 from tlbprobe.hierarchy.anatomy import Anatomy, Part
 from tlbprobe.hierarchy.inference import Cost, Entries, MeasuredLevel, Side, WalkStep
@@ -248,7 +248,7 @@ def test_a_cost_on_a_ramp_is_not_that_of_a_walk(examples):
 
 
 def test_time_that_is_over_is_told():
-    side = inference.infer(Simulation(MACHINES["zen 4"]), deadline=time.perf_counter())
+    side = inference.infer(Simulation(MACHINES["zen 4"]), deadline=NATIVE.now())
     assert side.levels == ()
     assert "time was over" in side.reason
 
@@ -257,7 +257,7 @@ def test_time_that_is_over_is_told():
 def test_what_time_was_over_for_is_no_conclusion(monkeypatch, rounds):
     """Time is over after so many rounds: what is told is right, and what is not told has its reason."""
     source = Simulation(MACHINES["zen 4"], QUIET)
-    monkeypatch.setattr(inference.time, "perf_counter", lambda: float(source.asked))
+    monkeypatch.setattr(NATIVE, "now", lambda: float(source.asked))
     side = inference.infer(source, 0, float(rounds))
     assert len(side.levels) in (0, 2)
     assert side.levels or side.reason
@@ -505,7 +505,7 @@ def test_an_instruction_level_that_is_left_out_does_not_move_the_others(monkeypa
     monkeypatch.setattr(
         measure, "claimed_levels", lambda *_: {1: claim(1, 64, side="instruction"), 2: claim(2, 512)}
     )
-    part = measure._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).instruction()
+    part = measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1).instruction()
     assert {one.verdict for one in part.claims} == {"unknown"}
     assert "further levels" in dict(anatomy._reasons(part))
 
@@ -551,7 +551,7 @@ def test_an_anatomy_of_this_machine(here, tmp_path):
 
 def test_without_a_kernel_for_code_the_instruction_side_has_its_reason(monkeypatch):
     monkeypatch.setattr(measure._core, "JUMP_REACH", 0)
-    part = measure._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).instruction()
+    part = measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1).instruction()
     assert part.levels == ()
     assert "jump" in part.reason
 
@@ -562,7 +562,7 @@ def test_memory_that_cannot_be_had_or_proved_is_a_reason(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(measure, "Region", refuse)
-    part = measure._Task(tp.host(), 1 << 23, True, 0, time.perf_counter() + 1).data("base")
+    part = measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1).data("base")
     assert part.levels == ()
     assert part.reason == str(error)
 
@@ -579,7 +579,7 @@ def test_no_address_space_is_a_warning(monkeypatch):
 def test_huge_translations_need_twice_the_claimed_reach(monkeypatch):
     rows = (claim(1, 72, sizes=(1 << 21,)), claim(2, 3072, sizes=(1 << 21,)))
     host = dataclasses.replace(tp.host(), tlb=rows) if dataclasses.is_dataclass(tp.host()) else tp.host()
-    task = measure._Task(host, 1 << 30, True, 0, time.perf_counter())
+    task = measure._Task(host, 1 << 30, True, 0, NATIVE.now())
     assert task._wanted(1 << 21) == 2 * 3072 << 21
 
 
@@ -601,19 +601,19 @@ def test_what_the_tlb_holds_is_of_the_memory_that_is_measured(monkeypatch, unit)
 
     monkeypatch.setattr(measure, "effective_page_size", look)
     monkeypatch.setattr(inference, "infer", infer)
-    part = measure._Task(tp.host(), 1 << 25, True, 0, time.perf_counter() + 9).data("thp")
+    part = measure._Task(tp.host(), 1 << 25, True, 0, NATIVE.now() + 9).data("thp")
     assert (part.unit, len(looked)) == (unit, 1)
     assert measured == (looked if unit else [])
     assert "TLB holds" in part.effective if unit else part.reason == "it is unclear"
 
 
 def test_no_time_is_left_for_larger_pages():
-    part = measure._Task(tp.host(), 1 << 25, True, 0, time.perf_counter()).data("thp")
+    part = measure._Task(tp.host(), 1 << 25, True, 0, NATIVE.now()).data("thp")
     assert "the time was over" in part.reason
 
 
 def test_a_page_larger_than_the_memory_is_a_reason():
-    part = measure._Task(tp.host(), 1 << 20, True, 0, time.perf_counter()).data("thp")
+    part = measure._Task(tp.host(), 1 << 20, True, 0, NATIVE.now()).data("thp")
     assert part.reason.startswith("needs 2 MiB for one page") or paging.pmd_size() != 1 << 21
 
 
@@ -646,7 +646,7 @@ def test_wrong_arguments_are_named(arguments, name):
 
 
 def test_walk_steps_end_where_time_does():
-    steps = inference.walk_steps(Simulation(MACHINES["zen 4"]), 100, deadline=time.perf_counter())
+    steps = inference.walk_steps(Simulation(MACHINES["zen 4"]), 100, deadline=NATIVE.now())
     assert steps == ()
     assert inference.paging_entries(steps, 1)[1]
     assert WalkStep(1, Cost(1.0, 0.9, 1.1, 5)).pages == 1

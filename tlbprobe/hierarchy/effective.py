@@ -6,13 +6,12 @@ holds small translations all the same. Nothing in the guest can read that; a ste
 
 from __future__ import annotations
 
-import functools
 import platform
 import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .. import _core
+from ..cores.current import current, once_a_core
 from ..machine import cpus, paging
 from ..markup import html_table
 from ..measuring import slices
@@ -220,13 +219,13 @@ def added_cost(
         (region, "chase", offset, nodes * spacing, spread),
         (beside, "chase", 0, nodes * paging.cache_line_size(), packed),
     ]
-    with _core.Session(parts) as session:
+    with current().session(parts) as session:
         timed, _ = slices.measure(session, precision=0.01, max_seconds=POINT_SECONDS)
     cost, _ = analysis.difference(timed[0].ns, timed[1].ns)
     return cost, analysis.low(timed[1].ns)
 
 
-@functools.cache
+@once_a_core
 def first_level_entries() -> int | None:
     """Entries of the first TLB level for base pages, about; ``None`` where no step shows."""
     base = paging.base_page_size()

@@ -16,13 +16,13 @@ a recording; points are asked for where the last ones left something open. The r
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Protocol
 
 import numpy as np
 
+from ..cores.current import current
 from ..declared import Declared, Nanoseconds, Spec, Whole
 from ..units import Floats, Ints
 
@@ -122,7 +122,7 @@ class RoundsByNodes:
         wanted = sorted({self.source.nearest(n) for n in nodes})
         for _ in range(rounds):
             for n in self.random.permutation(wanted).tolist():
-                if time.perf_counter() > self.deadline:
+                if current().now() > self.deadline:
                     raise TimeOverError
                 spread, packed = self.source.pair(n, self.spacing, SLICES)
                 self.add(n, [(quiet(spread), quiet(packed))])
@@ -594,7 +594,7 @@ class Side(Declared):
 
 
 def infer(source: Source, seed: int = 0, deadline: float = math.inf) -> Side:
-    """Infer the levels of a TLB from what a source answers, until a moment of `time.perf_counter`."""
+    """Infer the levels of a TLB from what a source answers, until a moment of the clock of the core."""
     curve = RoundsByNodes(source, np.random.default_rng(seed), 1, deadline)
     try:
         _first_look(curve)
@@ -659,7 +659,7 @@ def _first_look(curve: RoundsByNodes) -> None:
     """Coarse points over the whole range, in a part of the time; each at least once, or there is no curve."""
     whole = curve.deadline
     if whole < math.inf:
-        curve.deadline = time.perf_counter() + FIRST_SHARE * (whole - time.perf_counter())
+        curve.deadline = current().now() + FIRST_SHARE * (whole - current().now())
     try:
         curve.ask(coarse_nodes(curve.source.most_nodes), COARSE_ROUNDS)
     except TimeOverError:
@@ -764,7 +764,7 @@ class Sets:
 
     def cost(self, pages: Ints) -> float:
         """Nanoseconds that translation adds to nodes on some pages."""
-        if time.perf_counter() > self.curve.deadline:
+        if current().now() > self.curve.deadline:
             raise TimeOverError
         spread, packed = quietest(self.curve.source, pages, FINE_ROUNDS)
         return spread - packed
@@ -952,7 +952,7 @@ def conflict_map(
         rows = np.arange(count, dtype=np.int64)
         spread, packed = quietest(source, np.concatenate([rows, others]), MAP_ROUNDS)
         for row, stride in enumerate(strides):
-            if time.perf_counter() > deadline:
+            if current().now() > deadline:
                 return found
             far, near = quietest(source, np.concatenate([rows * stride, others]), MAP_ROUNDS)
             found[row, column] = ((far - near) - (spread - packed)) * (count + beside)

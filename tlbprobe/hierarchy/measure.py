@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..cores.current import current
 from ..machine import cpuid, cpus, facts, paging
 from ..measuring.nodes import node_parameters
 from ..measuring.point import UNTIMED_PASSES, Common
@@ -138,7 +138,7 @@ class Hardware:
         known = self._expected[max(fewer)] if fewer else 0.0
         if nodes > MANY_NODES or known * accesses > LONG_SLICE_NS:
             accesses, slices = nodes, min(slices, FEW_SLICES)
-        with _core.Session([spread, packed]) as session:
+        with current().session([spread, packed]) as session:
             for _ in range(UNTIMED_PASSES):
                 session.pass_over()
             ns = session.measure((accesses, accesses), slices)["ns"] / accesses
@@ -219,7 +219,7 @@ def anatomy(
         raise ValueError("cpu=None: the cores of this machine differ, name the one to look at")
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with cpus.pinned(cpu) as pinned:
-        task = _Task(host, room, strict, seed, time.perf_counter() + max_seconds)
+        task = _Task(host, room, strict, seed, current().now() + max_seconds)
         parts = [task.data(name) for name in names]
         parts.append(task.instruction())
         walk, structures = task.walk(parts)
@@ -255,11 +255,11 @@ class _Task:
 
     def until(self, seconds: float) -> float:
         """The end of a step that may take so long."""
-        return min(self.deadline, time.perf_counter() + seconds)
+        return min(self.deadline, current().now() + seconds)
 
     def data(self, name: str) -> Part:
         """The data side on one policy; what keeps it from being measured is its reason."""
-        start = time.perf_counter()
+        start = current().now()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter(
@@ -276,7 +276,7 @@ class _Task:
         page = find_policy(name).page_size or base
         if page > self.room:
             raise ValueError(f"needs {format_size(page)} for one page, memory={format_size(self.room)}")
-        if page > base and time.perf_counter() > self.deadline:
+        if page > base and current().now() > self.deadline:
             raise TimeoutError("the time was over before it: see max_seconds")
         wanted = max(self._wanted(base), self._wanted(page))
         with Region(min(wanted, self.room) // page * page, name, strict=self.strict) as region:
@@ -338,7 +338,7 @@ class _Task:
 
     def instruction(self) -> Part:
         """The instruction side, on base pages, from jumps instead of loads."""
-        start = time.perf_counter()
+        start = current().now()
         unit, line = paging.base_page_size(), paging.cache_line_size()
         if not _core.JUMP_REACH:
             reason = "code that jumps is not known for this instruction set"
@@ -413,4 +413,4 @@ class _far:  # noqa: N801 - a context manager
 
 
 def _timed(part: Part, start: float) -> Part:
-    return replace(part, seconds=time.perf_counter() - start)
+    return replace(part, seconds=current().now() - start)
