@@ -19,6 +19,7 @@ from ..programs.stat import ProgramRun
 from ..programs.trial import Trial
 from ..record import access_word, count_parameters, size_parameters
 from ..results.measurement import Measurement, Translation
+from ..results.result import Result
 from ..results.words import format_ns, format_time, recorded_host
 from ..sweeps.axes import axis_text
 from ..sweeps.curve import Curve
@@ -42,6 +43,24 @@ CLOCKS = 20.0  # nanoseconds: single times up to here are the clock's, and no mo
 
 Structured = npt.NDArray[Any]
 LOW_COLUMNS = ("low_ns", "interval_low_ns", "interval_high_ns")  # columns of an estimate and its interval
+
+
+def picture(result: Result, ax: Axes | None = None, **view: Any) -> Axes:
+    """Draw a result on Axes; where no real machine was measured, that stands in the corner."""
+    ax = draw(result, ax, **view)
+    if result.simulated:
+        where: dict[str, Any] = {"ha": "right", "va": "top", "color": COLOURS[2], "transform": ax.transAxes}
+        ax.text(0.99, 0.99, f"simulated: {result.simulated}", fontsize="small", **where)
+    return ax
+
+
+def whole_picture(result: Result) -> Figure:
+    """Draw all that there is to see of a result; where no real machine was measured, that stands above."""
+    figure = draw_figure(result)
+    if result.simulated:
+        where: dict[str, Any] = {"ha": "right", "va": "top", "color": COLOURS[2]}
+        figure.text(0.995, 0.995, f"simulated: {result.simulated}", fontsize="medium", **where)
+    return figure
 
 
 @functools.singledispatch

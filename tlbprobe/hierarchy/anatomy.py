@@ -129,10 +129,10 @@ class Anatomy(Result):
         return min(found, key=lambda part: part.unit or 0) if found else None
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was measured, in a few words."""
         host = recorded_host(self.host)
-        name = host.get("cpu.name") if host else None
+        name = host.get("cpu.name") if host and not self.simulated else None
         return "anatomy of the TLB" + (f" of {name}" if name else "")
 
     @property
@@ -165,7 +165,10 @@ class Anatomy(Result):
 
     def _claim_sentence(self, part: Part) -> str:
         verdicts = [f"level {claim.level}: {claim.verdict}" for claim in part.claims]
-        claimed = f"CPUID beside that: {', '.join(verdicts)}" if verdicts else "This processor claims nothing"
+        source = "The description" if self.simulated else "CPUID"
+        claimed = (
+            f"{source} beside that: {', '.join(verdicts)}" if verdicts else "This processor claims nothing"
+        )
         others = [one for one in self.parts if one.name == "data" and one.effective and one.pages != "base"]
         return f"{claimed}{''.join(f'; {one.pages}: {one.effective}' for one in others)}."
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import reprlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..cores.current import current, once_a_core
 from ..machine import cpus, paging
@@ -47,6 +47,8 @@ class EffectivePageSize:
         Evidence: offset and spacing of the nodes in bytes, nanoseconds that translation added.
     reason : str
         Why it is not identifiable; empty if it is.
+    simulated : str
+        Name of the simulated machine that it was measured on; empty of a real one.
     """
 
     page_size: int | None
@@ -55,8 +57,13 @@ class EffectivePageSize:
     entries: int | None
     costs: tuple[tuple[int, int, float], ...]
     reason: str = ""
+    simulated: str = field(default_factory=lambda: current().name)
 
     def __str__(self) -> str:
+        where = f" (simulated: {self.simulated})" if self.simulated else ""
+        return f"{self._sentence()}{where}"
+
+    def _sentence(self) -> str:
         if self.page_size is None:
             return f"effective translation size: not identifiable, {self.reason}"
         holds = f"the TLB holds {format_size(self.page_size)} translations"

@@ -15,6 +15,7 @@ from ..cores.current import current
 from ..machine import cpuid, cpus, facts, paging
 from ..measuring.nodes import node_parameters
 from ..measuring.point import UNTIMED_PASSES, Common
+from ..measuring.slices import shortest_slice_ns
 from ..memory.backing import BackingError
 from ..memory.policies import find_policy, page_policies, round_up
 from ..memory.region import Region, SparseRegion
@@ -133,9 +134,14 @@ class Hardware:
     ) -> tuple[Floats, Floats]:
         size = round_up(nodes * self.line, self.base)
         packed = (self.beside, self.kernel, 0, size, self._nodes(nodes, self.base, "packed"))
-        accesses = max(nodes, SLICE_ACCESSES)
         fewer = [n for n in self._expected if n <= nodes]
         known = self._expected[max(fewer)] if fewer else 0.0
+        least = SLICE_ACCESSES
+        if (
+            known and current().shortest_ns < shortest_slice_ns()
+        ):  # nothing interrupts: the clock alone decides
+            least = min(least, round(shortest_slice_ns() / known))
+        accesses = max(nodes, least)
         if nodes > MANY_NODES or known * accesses > LONG_SLICE_NS:
             accesses, slices = nodes, min(slices, FEW_SLICES)
         with current().session([spread, packed]) as session:

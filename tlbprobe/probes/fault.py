@@ -328,7 +328,7 @@ class PageTimes(SingleTimes):
         return self.mean * paging.base_page_size() / self.bytes_per_time
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was touched, in a few words."""
         return (
             f"fault: {self.params['kind']} of {format_size(self.params['bytes'])} on {self.backing.asked!r} "

@@ -73,7 +73,7 @@ class ShootdownTimes(SingleTimes):
         return float(np.median(self.others)) if self.others.size else None
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was called, in a few words."""
         params = self.params
         each = format_size(params["step"])

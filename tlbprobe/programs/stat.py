@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks import check_flag, check_number
+from ..cores.current import only_here
 from ..declared import Bytes, Seconds, Spec, Whole
 from ..machine import facts, paging
 from ..measuring.point import checked_counters
@@ -200,7 +201,7 @@ class ProgramRun(Table):
         return tabulate({name: getattr(self, name).tolist() for name in self.arrays})
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What ran, in a few words."""
         return f"{self.program}, which ran already" if self.attached else f"run of {self.program}"
 
@@ -379,6 +380,7 @@ def stat(
     >>> run.status, run.faults["minor"] > 0
     (0, True)
     """
+    only_here("stat")
     return watch(argv, Watched(pid, counters, interval, seconds, touched, against))
 
 

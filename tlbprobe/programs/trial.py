@@ -156,7 +156,7 @@ class Trial(Table):
         })  # fmt: skip
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was tried, in a few words."""
         over = f" over {format_size(self.params['bytes'])}" if "bytes" in self.params else ""
         return f"trial of {self.program}{over}, {len(self.order)} rounds"

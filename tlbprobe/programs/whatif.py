@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checks import check_whole
+from ..cores.current import only_here
 from ..machine import facts, paging
 from ..memory.backing import Backing, BackingError
 from ..memory.policies import find_policy, page_policies
@@ -113,6 +114,7 @@ def whatif(
     >>> trial.wall.shape, trial.backing["base"].proof
     ((1, 2), 'proved')
     """
+    only_here("whatif")
     rounds = check_rounds(rounds)
     if callable(what):
         if size is None or stdin is not None:

@@ -189,7 +189,7 @@ class Measurement(Result):
         return hazards_of(self.host, self.probe)
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was measured, in a few words."""
         record = RECORDS.get(self.probe)
         size, counted = self.params.get("bytes"), record.first if record else ""
@@ -299,6 +299,11 @@ class Translation(Result):
         return self._difference[1]
 
     @property
+    def host(self) -> dict[str, Any]:
+        """Facts of the machine."""
+        return self.spread.host
+
+    @property
     def backing(self) -> Backing:
         """The proved pages of both."""
         return self.spread.backing
@@ -335,7 +340,7 @@ class Translation(Result):
         return hazards_of(self.spread.host, self.kind)
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was measured, in a few words."""
         pages = f"{self.params['nodes']} pages"
         return (

@@ -37,7 +37,7 @@ class Refusal(Result):
         return cls(type(error).__name__, PRIVATE_PATH.sub("", words))
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """That it was refused."""
         return "refused"
 

@@ -62,8 +62,20 @@ class Result(Declared, ABC):
 
     @property
     @abstractmethod
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was measured, in a few words."""
+
+    @property
+    def title(self) -> str:
+        """What was measured, and where that was no real machine."""
+        return f"{self.subject} (simulated: {self.simulated})" if self.simulated else self.subject
+
+    @property
+    def simulated(self) -> str:
+        """Name of the simulated machine that it was measured on; empty of a real one."""
+        facts = getattr(self, "host", {}).get("facts", ())
+        names = (fact["value"] for fact in facts if fact.get("name") == "simulation.machine")
+        return str(next(names, ""))
 
     @abstractmethod
     def rows(self) -> Iterator[tuple[str, str]]:
@@ -99,12 +111,12 @@ class Result(Declared, ABC):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw it on the given Axes, or on new ones; returns the Axes."""
-        axes: Axes = type(self).pictures().draw(self, ax)
+        axes: Axes = type(self).pictures().picture(self, ax)
         return axes
 
     def figure(self) -> Figure:
         """Draw all that there is to see of it; returns the Figure."""
-        figure: Figure = type(self).pictures().draw_figure(self)
+        figure: Figure = type(self).pictures().whole_picture(self)
         return figure
 
     def __str__(self) -> str:

@@ -130,11 +130,11 @@ class Curve(Table):
 
     def plot(self, ax: Axes | None = None, *, x: Literal["working_set", "page_size"] = "working_set") -> Axes:
         """Draw one view on the given Axes: latency over working set, or over page size."""
-        axes: Axes = type(self).pictures().draw(self, ax, x=x)
+        axes: Axes = type(self).pictures().picture(self, ax, x=x)
         return axes
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was measured, in a few words."""
         span = self.chase.axes["size"]
         return f"curve from {format_size(span[0])} to {format_size(span[-1])} on {', '.join(self.policies)}"

@@ -59,7 +59,7 @@ class FaultParts(Result):
         return {part.name: part for part in self.parts}[name]
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was dissected."""
         return f"where the time of a page fault goes, on {format_size(self.size)} each"
 

@@ -73,6 +73,12 @@ class Sweep(Table):
         return {key: point for key, point in self.points.items() if isinstance(point, Refusal)}
 
     @property
+    def host(self) -> dict[str, Any]:
+        """Facts of the machine that measured the first point; empty if there is none."""
+        measured = (point for point in self.points.values() if not isinstance(point, Refusal))
+        return next((point.host for point in measured), {})
+
+    @property
     def nothing(self) -> str:
         """That no point could be measured, if that is so."""
         return "no point could be measured" if len(self.refused) == len(self) else ""
@@ -113,7 +119,7 @@ class Sweep(Table):
         return xr.Dataset(grids, coords=dict(self.axes))
 
     @property
-    def title(self) -> str:
+    def subject(self) -> str:
         """What was swept, in a few words."""
         return f"sweep of {self.probe}: {len(self)} points"
 

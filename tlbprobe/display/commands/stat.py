@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ...cores.current import only_here
 from ...programs.stat import ProgramRun, Watched, load_run, stat, watch
 from .options import add_command, add_parameters
 from .output import DONE, check_outputs
@@ -23,6 +24,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; its exit status."""
+    only_here("stat")
     check_outputs(options)
     against = load_run(options.against) if options.against is not None else None
     asked = (options.pid, options.counters, options.interval, options.seconds, options.touched, against)

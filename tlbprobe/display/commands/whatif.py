@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from ...cores.current import only_here
 from ...programs.variants import SETTINGS, ProgramKilledError, try_command
 from ...programs.whatif import check_rounds, whatif
 from .options import add_command, add_parameters, names_in
@@ -26,6 +27,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; its exit status."""
+    only_here("whatif")
     check_outputs(options)
     words = words_of(options)
     if not words:
