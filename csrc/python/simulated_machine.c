@@ -131,8 +131,8 @@ static PyObject *Machine_map(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOO:map", &given[ADDRESS], &given[SIZE], &given[PAGE], &given[TRUE_PAGE]) ||
         read_words(word, given, WORDS) < 0 || machine_begin(object) < 0)
         return NULL;
-    int const status = tlb_model_map(((Machine *)object)->model, word[ADDRESS], word[SIZE], word[PAGE],
-                                     word[TRUE_PAGE]);
+    int const status =
+        tlb_model_map(((Machine *)object)->model, word[ADDRESS], word[SIZE], word[PAGE], word[TRUE_PAGE]);
     machine_end(object);
     return none_or_refuse(status, "map", word);
 }
@@ -173,9 +173,8 @@ static int wait_for(double ns, const struct tlb_poll *poll)
     return status;
 }
 
-PyDoc_STRVAR(Machine_clock_wait_doc,
-             "clock_wait($self, seconds, /)\n--\n\n"
-             "Let so much of the machine's time go by. Nobody waits for it.");
+PyDoc_STRVAR(Machine_clock_wait_doc, "clock_wait($self, seconds, /)\n--\n\n"
+                                     "Let so much of the machine's time go by. Nobody waits for it.");
 
 static PyObject *Machine_clock_wait(PyObject *object, PyObject *args)
 {
@@ -268,8 +267,10 @@ static PyMethodDef Machine_methods[] = {
 PyDoc_STRVAR(Machine_doc, "Machine(numbers, /)\n--\n\nA simulated processor, and its clock.");
 
 static PyType_Slot Machine_slots[] = {
-    {Py_tp_doc, (void *)Machine_doc},         {Py_tp_new, (void *)Machine_new},
-    {Py_tp_dealloc, (void *)Machine_dealloc}, {Py_tp_methods, Machine_methods},
+    {Py_tp_doc, (void *)Machine_doc},
+    {Py_tp_new, (void *)Machine_new},
+    {Py_tp_dealloc, (void *)Machine_dealloc},
+    {Py_tp_methods, Machine_methods},
     {0, NULL},
 };
 

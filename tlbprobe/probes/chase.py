@@ -185,5 +185,6 @@ PROBE = Probe(
         {"stride": 12, "placement": "beside", "locality": "1GiB", "chains": 0, "access": "read", "seed": -1},
         {"nodes": _NODES, **_LINES, "window": _NODES, "chains": 1, "store": 0},
         {"nodes": _NODES + 1, **_LINES, "window": _NODES, "chains": 1, "store": 0},
+        does={"loads": 1},
     ),
 )

@@ -168,5 +168,6 @@ PROBE = Probe(
         {"stride": 32, "placement": "beside", "verify": 1, "seed": -1},
         {"nodes": SAMPLE_BYTES // 64, **_LINES},
         {"nodes": SAMPLE_BYTES // 64 + 1, **_LINES},
+        does={"jumps": 1},
     ),
 )
