@@ -47,8 +47,8 @@ class Sample:
     word : tuple of int
         A word, by its offset, that the kernel reads when it is prepared; empty if there is none.
     does : dict of str to int
-        Loads, stores, prefetches and jumps of one access of its kernel with the parameters that fit; ``None``:
-        one or more, as the data has it.
+        Loads, stores, prefetches and jumps of one access of its kernel with the parameters that fit;
+        ``None``: one or more, as the data has it.
     """
 
     first: str
