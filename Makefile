@@ -40,17 +40,21 @@ format: $(VENV)/develop ## Format the code
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(C_FILES)
 
-types: $(VENV)/develop ## Check the types, and the stub against the compiled part
+types: $(VENV)/develop ## Check the types, and the stubs against the compiled parts
 	$(BIN)/mypy tlbprobe
-	PYTHONSAFEPATH=1 $(BIN)/stubtest tlbprobe._core
+	PYTHONSAFEPATH=1 $(BIN)/stubtest tlbprobe._core tlbprobe._simulated
 
 # The pure C part; the bridge is left out, since the headers of Python and NumPy do not pass.
 STRICT := -std=c11 -O2 -D_GNU_SOURCE -Icsrc -Wall -Wextra -Werror -Wpedantic -Wconversion -Wshadow -Wvla \
     -Wmissing-prototypes -Wstrict-prototypes -Wundef -Wwrite-strings
 strict: ## Compile the pure C part under strict warnings, with clang too where there is one
 	@for cc in $(CC) $$(command -v clang); do \
-	    for file in $$(find csrc -name '*.c' ! -path 'csrc/python/*'); do \
+	    for file in $$(find csrc -name '*.c' ! -path 'csrc/python/*' ! -path 'csrc/simulated/*'); do \
 	        echo $$cc $$file && $$cc $(STRICT) -c $$file -o /dev/null || exit 1; \
+	    done; \
+	    for file in csrc/measure.c csrc/kernels/*.c csrc/simulated/*.c; do \
+	        echo $$cc -DTLB_SIMULATED $$file && \
+	            $$cc $(STRICT) -DTLB_SIMULATED -c $$file -o /dev/null || exit 1; \
 	    done; \
 	done
 

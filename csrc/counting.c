@@ -40,8 +40,8 @@ static int change(const struct tlb_counting *counting, uint64_t round, bool star
     for (size_t g = 0; g < counting->count && status == 0; g++) {
         bool const now = has_turn(counting, g, round);
         if (now == start && (round == 0 || now != has_turn(counting, g, round - 1)))
-            status = start ? tlb_counters_enable(counting->groups[g])
-                           : tlb_counters_disable(counting->groups[g]);
+            status =
+                start ? tlb_counters_enable(counting->groups[g]) : tlb_counters_disable(counting->groups[g]);
     }
     return status;
 }

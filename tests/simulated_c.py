@@ -118,7 +118,7 @@ def build(compiler, folder):
     for source in [
         *(CSRC / "kernels" / f"{name}.c" for name in KERNELS),
         *sorted((CSRC / "simulated").glob("*.c")),
-        *(CSRC / name for name in ("measure.c", "counters.c", "cycle.c", "code.c", "machine.c")),
+        *(CSRC / name for name in ("measure.c", "counting.c", "cycle.c", "code.c")),
     ]:
         extra = INSTRUMENT[compiler] if source.parent.name == "kernels" else ()
         objects.append(folder / f"{source.parent.name}-{source.stem}.o")
@@ -205,7 +205,7 @@ class Prepared:
         assert status == 0, errno.errorcode[-status]
 
     def access(self, accesses):
-        return self.core.tlb_run_access(ctypes.byref(self.run), U64(accesses))
+        return self.core.tlb_run_access(ctypes.byref(self.run), U64(accesses), ctypes.byref(Poll()))
 
     def verify(self):
         found = U64()

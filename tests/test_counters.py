@@ -531,7 +531,7 @@ void discount(const uint64_t (*nothing)[3], size_t count, uint64_t *row)
 def turns(compile_c, tmp_path, *groups, rounds):
     source = tmp_path / "turns.c"
     source.write_text(TURNS)
-    library = compile_c(CSRC / "counters.c", source, ioctl="note")
+    library = compile_c(CSRC / "counting.c", CSRC / "counters.c", source, ioctl="note")
     array = ctypes.c_int * len(groups)
     files, hardware = array(*(file for file, _ in groups)), array(*(kind == "hardware" for _, kind in groups))
     status = library.turns(files, hardware, ctypes.c_size_t(len(groups)), ctypes.c_uint64(rounds))
@@ -563,7 +563,7 @@ def test_a_group_is_started_after_the_others_are_stopped(compile_c, tmp_path):
 def test_what_a_slice_of_nothing_counts_is_taken_away(compile_c, tmp_path, nothing, row, left):
     source = tmp_path / "turns.c"
     source.write_text(TURNS)
-    library = compile_c(CSRC / "counters.c", source, ioctl="note")
+    library = compile_c(CSRC / "counting.c", CSRC / "counters.c", source, ioctl="note")
     flat = [number for each in nothing for number in each]
     values = (ctypes.c_uint64 * 3)(*row)
     library.discount((ctypes.c_uint64 * len(flat))(*flat), ctypes.c_size_t(len(nothing)), values)

@@ -1,7 +1,6 @@
 """The contract over all kernels, and leaks: of every kernel and of every function of _core."""
 
 import contextlib
-import gc
 import os
 import re
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from leaks import grown, open_files, refused
 
 import tlbprobe as tp
 from tlbprobe import _core
@@ -134,33 +134,8 @@ def test_probe_takes_what_every_probe_takes(kernel):
 # --- leaks
 
 
-def private_bytes():
-    gc.collect()
-    text = Path("/proc/self/smaps_rollup").read_text()
-    return int(re.search(r"Private_Dirty:\s+(\d+)", text)[1]) * 1024
-
-
-def grown(call, times):
-    """Bytes of memory that so many calls leave behind."""
-    for _ in range(times):
-        call()
-    before = private_bytes()
-    for _ in range(times):
-        call()
-    return private_bytes() - before
-
-
 def part(region, **changes):
     return region, "chase", 0, SIZE, FIT["chase"] | changes
-
-
-def open_files():
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, not paths
-
-
-def refused(call, error):
-    with pytest.raises(error):
-        call()
 
 
 def with_session(region, use):

@@ -46,6 +46,9 @@ class Sample:
         Of its kernel: what fits `SAMPLE_BYTES` of memory, and what would leave them; empty without one.
     word : tuple of int
         A word, by its offset, that the kernel reads when it is prepared; empty if there is none.
+    does : dict of str to int
+        Loads, stores, prefetches and jumps of one access of its kernel with the parameters that fit;
+        ``None``: one or more, as the data has it.
     """
 
     first: str
@@ -53,6 +56,7 @@ class Sample:
     fits: Mapping[str, int] = field(default_factory=dict)
     leaves: Mapping[str, int] = field(default_factory=dict)
     word: tuple[int, ...] = ()
+    does: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

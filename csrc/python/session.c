@@ -497,7 +497,7 @@ static PyMethodDef Session_methods[] = {
 
 PyDoc_STRVAR(Session_doc,
              SIGNATURE "\n--\n\n"
-             "Kernels prepared on parts of mappings, which are nobody else's until it is closed.");
+                       "Kernels prepared on parts of mappings, which are nobody else's until it is closed.");
 
 static PyType_Slot Session_slots[] = {
     {Py_tp_doc, (void *)Session_doc},         {Py_tp_new, (void *)Session_new},

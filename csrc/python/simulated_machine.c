@@ -100,23 +100,22 @@ static const char *why_not(int status)
 {
     switch (status) {
     case -EINVAL:
-        return "pages must be powers of two, none less than the base page, and the range not empty";
+        return "pages must be powers of two and no less than the base page, the range not empty";
     case -EEXIST:
-        return "overlaps a range that is mapped in this machine";
+        return "the range overlaps another one of this machine";
     case -ENOENT:
-        return "no range that is mapped in this machine begins there";
+        return "no range of this machine begins there";
     default:
         return NULL;
     }
 }
 
-static PyObject *none_or_refuse(int status, const char *what, const uint64_t words[2])
+static PyObject *none_or_refuse(int status, uint64_t address)
 {
     const char *const why = why_not(status);
     if (!why)
         return none_or_raise(status);
-    return PyErr_Format(PyExc_ValueError, "%s: address=%#llx, size=%llu: %s", what,
-                        (unsigned long long)words[0], (unsigned long long)words[1], why);
+    return PyErr_Format(PyExc_ValueError, "address=%p: %s", (void *)(uintptr_t)address, why);
 }
 
 PyDoc_STRVAR(Machine_map_doc,
@@ -131,22 +130,22 @@ static PyObject *Machine_map(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOOO:map", &given[ADDRESS], &given[SIZE], &given[PAGE], &given[TRUE_PAGE]) ||
         read_words(word, given, WORDS) < 0 || machine_begin(object) < 0)
         return NULL;
-    int const status = tlb_model_map(((Machine *)object)->model, word[ADDRESS], word[SIZE], word[PAGE],
-                                     word[TRUE_PAGE]);
+    int const status =
+        tlb_model_map(((Machine *)object)->model, word[ADDRESS], word[SIZE], word[PAGE], word[TRUE_PAGE]);
     machine_end(object);
-    return none_or_refuse(status, "map", word);
+    return none_or_refuse(status, word[ADDRESS]);
 }
 
 PyDoc_STRVAR(Machine_unmap_doc, "unmap($self, address, /)\n--\n\nForget the range that begins there.");
 
 static PyObject *Machine_unmap(PyObject *object, PyObject *address)
 {
-    uint64_t words[2] = {0};
-    if (read_words(words, &address, 1) < 0 || machine_begin(object) < 0)
+    uint64_t word;
+    if (read_words(&word, &address, 1) < 0 || machine_begin(object) < 0)
         return NULL;
-    int const status = tlb_model_unmap(((Machine *)object)->model, words[0]);
+    int const status = tlb_model_unmap(((Machine *)object)->model, word);
     machine_end(object);
-    return none_or_refuse(status, "unmap", words);
+    return none_or_refuse(status, word);
 }
 
 /* -- Time -------------------------------------------------------------------------------------------- */
@@ -166,16 +165,15 @@ static PyObject *Machine_clock_ns(PyObject *object, PyObject *Py_UNUSED(unused))
 /* In pieces, since what happens meanwhile has to be gone through: so that signal handlers run in between. */
 static int wait_for(double ns, const struct tlb_poll *poll)
 {
-    double const piece = 50e6;
+    double const piece = POLL_NS;
     int status = 0;
     for (; ns > 0 && status == 0; ns -= piece, status = tlb_ask(poll))
         tlb_clock_wait((uint64_t)(ns < piece ? ns : piece));
     return status;
 }
 
-PyDoc_STRVAR(Machine_clock_wait_doc,
-             "clock_wait($self, seconds, /)\n--\n\n"
-             "Let so much of the machine's time go by. Nobody waits for it.");
+PyDoc_STRVAR(Machine_clock_wait_doc, "clock_wait($self, seconds, /)\n--\n\n"
+                                     "Let so much of the machine's time go by. Nobody waits for it.");
 
 static PyObject *Machine_clock_wait(PyObject *object, PyObject *args)
 {
@@ -268,8 +266,10 @@ static PyMethodDef Machine_methods[] = {
 PyDoc_STRVAR(Machine_doc, "Machine(numbers, /)\n--\n\nA simulated processor, and its clock.");
 
 static PyType_Slot Machine_slots[] = {
-    {Py_tp_doc, (void *)Machine_doc},         {Py_tp_new, (void *)Machine_new},
-    {Py_tp_dealloc, (void *)Machine_dealloc}, {Py_tp_methods, Machine_methods},
+    {Py_tp_doc, (void *)Machine_doc},
+    {Py_tp_new, (void *)Machine_new},
+    {Py_tp_dealloc, (void *)Machine_dealloc},
+    {Py_tp_methods, Machine_methods},
     {0, NULL},
 };
 

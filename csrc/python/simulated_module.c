@@ -30,8 +30,8 @@
  *   COUNTERS: tuple of str, the names in order
  *   EVENTS_MOST, JUMP_REACH, WITNESS_ADDS: int
  *
- * Memory is real, and of the first core: mappings are its objects. What a session measures has to be mapped in
- * its machine, too. A machine serves one call at a time, as sessions and groups of counters do: who comes
+ * Memory is real, and of the first core: mappings are its objects. What a session measures has to be mapped
+ * in its machine, too. A machine serves one call at a time, as sessions and groups of counters do: who comes
  * second gets a RuntimeError.
  */
 #define TLB_LOOKS_UP_NUMPY
@@ -79,8 +79,7 @@ static int simulated_exec(PyObject *module)
 {
     core_state *const state = PyModule_GetState(module);
     if (PyArray_ImportNumPyAPI() < 0 || !(state->mapping_type = find_mapping_type()) ||
-        core_add_type(module, &machine_spec, &state->machine_type) < 0 ||
-        core_add_what_is_common(module) < 0)
+        core_add_type(module, &machine_spec, &state->machine_type) < 0 || core_add_what_is_common(module) < 0)
         return -1;
     return add_names(module);
 }

@@ -1,5 +1,6 @@
 /*
- * Groups of counters, by the model of this thread: in place of the file of the same name that has perf events.
+ * Groups of counters, by the model of this thread: in place of the file of the same name that has perf
+ * events.
  *
  * An event is a counter of the model by its number. All are there at once and exact, so that a group always
  * runs while it is enabled; and to read them costs no time. What a kernel would keep of a group, this keeps

@@ -179,5 +179,6 @@ PROBE = Probe(
         {"stride": 12, "placement": "beside", "locality": "1GiB", "chains": 0, "access": "read", "seed": -1},
         {**_ONE_CHAIN, "nodes": SAMPLE_BYTES // 64},
         {**_ONE_CHAIN, "nodes": SAMPLE_BYTES // 64 + 1},
+        does={"loads": 1},
     ),
 )

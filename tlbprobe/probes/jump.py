@@ -162,5 +162,6 @@ PROBE = Probe(
         {"stride": 32, "placement": "beside", "verify": 1, "seed": -1},
         {**SAMPLE_LINES, "nodes": SAMPLE_BYTES // 64},
         {**SAMPLE_LINES, "nodes": SAMPLE_BYTES // 64 + 1},
+        does={"jumps": 1},
     ),
 )

@@ -178,5 +178,6 @@ PROBE = Probe(
         {"record_size": 12, "load_factor": 0, "hit_ratio": 2, "batch": 65, "seed": -1},
         {"slots": SAMPLE_BYTES // 16, **_TABLE},
         {"slots": SAMPLE_BYTES // 16 + 1, **_TABLE},
+        does={"loads": None},
     ),
 )

@@ -197,5 +197,6 @@ PROBE = Probe(
         {"layout": "heap", "write_statistics": "no", "verify": 1, "seed": -1},
         {"sessions": SAMPLE_BYTES // 4040, "layout": 0, "write": 1, "seed": 1},
         {"sessions": SAMPLE_BYTES // 4040 + 1, "layout": 0, "write": 1, "seed": 1},
+        does={"loads": 8, "stores": 2},
     ),
 )

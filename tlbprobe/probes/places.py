@@ -127,5 +127,6 @@ PROBE = Probe(
         {"nodes": 1, "list": 64, "seed": 1},
         {"nodes": 1, "list": SAMPLE_BYTES, "seed": 1},
         word=(64, 0),
+        does={"loads": 1},
     ),
 )

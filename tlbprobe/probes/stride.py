@@ -144,5 +144,6 @@ PROBE = Probe(
         {"stride": 0, "accesses": 0, "passes": "many", "access": "store", "seed": -1},
         {"stride": 4160, "access": 2},
         {"stride": SAMPLE_BYTES + 1, "access": 2},
+        does={"loads": 1, "stores": 1},
     ),
 )
