@@ -505,7 +505,7 @@ def test_an_instruction_level_that_is_left_out_does_not_move_the_others(monkeypa
     monkeypatch.setattr(
         measure, "claimed_levels", lambda *_: {1: claim(1, 64, side="instruction"), 2: claim(2, 512)}
     )
-    part = measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1).instruction()
+    part = measure.measure_instructions(measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1))
     assert {one.verdict for one in part.claims} == {"unknown"}
     assert "further levels" in dict(anatomy._reasons(part))
 
@@ -551,7 +551,7 @@ def test_an_anatomy_of_this_machine(here, tmp_path):
 
 def test_without_a_kernel_for_code_the_instruction_side_has_its_reason(monkeypatch):
     monkeypatch.setattr(measure._core, "JUMP_REACH", 0)
-    part = measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1).instruction()
+    part = measure.measure_instructions(measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1))
     assert part.levels == ()
     assert "jump" in part.reason
 
@@ -562,7 +562,7 @@ def test_memory_that_cannot_be_had_or_proved_is_a_reason(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(measure, "Region", refuse)
-    part = measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1).data("base")
+    part = measure.measure_data(measure._Task(tp.host(), 1 << 23, True, 0, NATIVE.now() + 1), "base")
     assert part.levels == ()
     assert part.reason == str(error)
 
@@ -580,7 +580,7 @@ def test_huge_translations_need_twice_the_claimed_reach(monkeypatch):
     rows = (claim(1, 72, sizes=(1 << 21,)), claim(2, 3072, sizes=(1 << 21,)))
     host = dataclasses.replace(tp.host(), tlb=rows) if dataclasses.is_dataclass(tp.host()) else tp.host()
     task = measure._Task(host, 1 << 30, True, 0, NATIVE.now())
-    assert task._wanted(1 << 21) == 2 * 3072 << 21
+    assert task.wanted(1 << 21) == 2 * 3072 << 21
 
 
 @pytest.mark.parametrize("unit", [paging.base_page_size(), None])
@@ -601,19 +601,19 @@ def test_what_the_tlb_holds_is_of_the_memory_that_is_measured(monkeypatch, unit)
 
     monkeypatch.setattr(measure, "effective_page_size", look)
     monkeypatch.setattr(inference, "infer", infer)
-    part = measure._Task(tp.host(), 1 << 25, True, 0, NATIVE.now() + 9).data("thp")
+    part = measure.measure_data(measure._Task(tp.host(), 1 << 25, True, 0, NATIVE.now() + 9), "thp")
     assert (part.unit, len(looked)) == (unit, 1)
     assert measured == (looked if unit else [])
     assert "TLB holds" in part.effective if unit else part.reason == "it is unclear"
 
 
 def test_no_time_is_left_for_larger_pages():
-    part = measure._Task(tp.host(), 1 << 25, True, 0, NATIVE.now()).data("thp")
+    part = measure.measure_data(measure._Task(tp.host(), 1 << 25, True, 0, NATIVE.now()), "thp")
     assert "the time was over" in part.reason
 
 
 def test_a_page_larger_than_the_memory_is_a_reason():
-    part = measure._Task(tp.host(), 1 << 20, True, 0, NATIVE.now()).data("thp")
+    part = measure.measure_data(measure._Task(tp.host(), 1 << 20, True, 0, NATIVE.now()), "thp")
     assert part.reason.startswith("needs 2 MiB for one page") or paging.pmd_size() != 1 << 21
 
 

@@ -11,7 +11,6 @@ from typing import Any
 TIMED = "timed"  # slower than it would be, all of it
 SETTLED = "settled"  # pages that are other ones than when they were populated
 TRAPPING = "trapping"  # dearer entries to the kernel
-FRESH = "fresh"  # first touches that find something else than expected
 
 SAMPLE_BYTES = 1 << 16  # that the parameters of a kernel in a sample are for
 
@@ -74,7 +73,7 @@ class Probe:
     question : str
         What it tells, for tables.
     hazards : dict of str to str
-        What it is exposed to (`TIMED`, `SETTLED`, `TRAPPING`, `FRESH`), and why.
+        What it is exposed to (`TIMED`, `SETTLED`, `TRAPPING`), and why.
     sample : Sample
         Parameters to try it with.
     word, step : str

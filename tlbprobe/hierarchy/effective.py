@@ -21,11 +21,14 @@ from ..memory.region import Region
 from ..results import analysis
 from ..units import format_size
 
-MOST_NODES = 1 << 11  # a first-level TLB has fewer entries
-NODES_PER_ENTRY = 4  # nodes of the test over entries of the first level
+# Whether nodes miss the first level: what translation adds is compared with a load that hits.
+STEP = 0.25  # of an L1 hit: the cost that counts as a miss; a hit in the second level costs more
 POINT_SECONDS = 0.1
 PLACES = 4  # spots of a region that are looked at
-STEP = 0.25  # of an L1 hit: the cost that counts as a miss of the first level; a hit in the second costs more
+
+# Which size that means: the spacing of the nodes doubles until they miss.
+MOST_NODES = 1 << 11  # a first-level TLB has fewer entries
+NODES_PER_ENTRY = 4  # nodes of the test over entries of the first level
 FARTHEST = 4.0  # factor between what was inferred and the nearest size that a TLB can hold
 
 

@@ -6,10 +6,10 @@ a recording; points are asked for where the last ones left something open. The r
 - Disturbance only ever adds time. A round is a handful of slices, of which the second smallest counts; rounds
   come back later, in an order drawn anew; of a point the quietest round counts, and a chase of fewer nodes is
   taken to be no dearer than one of more.
-- What translation costs is what spread nodes take longer than packed ones. A rise of it next to one of the
+- What translation costs is what spread nodes take longer than packed ones. A step of it next to one of the
   packed nodes is the data caches', unless it is far larger.
-- A step must exceed the noise floor, persist at further points, and be there again in rounds that had no part
-  in finding it.
+- A step leads from one plateau to the next. It must exceed the noise floor, persist at further points, and be
+  there again in rounds that had no part in finding it. Its knee says how many entries a level has.
 - What does not look like any replacement filling its sets evenly gives a wide range, never a sharp one.
 """
 
@@ -28,58 +28,87 @@ from ..units import Floats, Ints
 
 Range = tuple[Whole, Whole]
 
-SLICES = 8  # of one round
-COARSE_ROUNDS = 3
-FIRST_SHARE = 0.6  # of the time, for the first look
-FINE_ROUNDS = 4
-COST_ROUNDS = 14
-TYPICAL = 0.4  # quantile of the rounds that a cost is read from: most are quiet
-PER_OCTAVE = 4  # points of the coarse curve
-FEWEST_NODES = 6
-TRIES = 3  # of a step whose validation contradicts it
-LATE_TRIES = 2  # of the same, when all else is known
+# --- what the rules go by ----------------------------------------------------------------------------------
+#
+# Tuned on the random machines of tests/bench/anatomy.py with the noise of `model.Noise`, which is that of a
+# shared virtual machine: of 1500 none had a wrong range. The tests hold them against the recordings of a real
+# processor in tests/data too. Not tried: levels that a busy sibling thread shares, processors that coalesce
+# adjacent pages, replacement that is none of `model.REPLACEMENTS`.
 
-FLOOR = 0.04  # of a load that hits everything: no smaller effect counts ...
-RELATIVE_FLOOR = 0.008  # ... nor one smaller than this of the spread nodes' time
-SIGMAS = 5.0
-TOO_NOISY = 0.05  # relative spread of quiet rounds beyond which nothing is concluded
-SIGMA_PER_GAP = 2.0  # spread of quiet rounds over the median gap between the two quietest
+# How much is asked: some 500 rounds for two levels. Time is what limits it.
+SLICES = 8  # of one round
+COARSE_ROUNDS, FINE_ROUNDS, COST_ROUNDS = 3, 4, 14  # of a point of the first look, near a knee, of a cost
+FIRST_SHARE = 0.6  # of the time, for the first look
+PER_OCTAVE = 4  # points of the first look
+FEWEST_NODES = 6
+TRIES, LATE_TRIES = 3, 2  # of a step whose validation contradicts it: at first, and when all else is known
+
+# What is noise: the gap between the two quietest rounds of a point tells how far quiet ones scatter. No
+# smaller effect than these counts, whoever makes it: smaller levels than that are not seen.
+NOISE_SIGMAS = 5.0  # of that scatter
+SIGMA_PER_GAP = 2.0  # scatter of quiet rounds over the median of the gaps
+HIT_FLOOR = 0.04  # of a load that hits everything
+RELATIVE_FLOOR = 0.008  # of the spread nodes' time: where they lie in memory moves it by some 0.006
+TOO_NOISY = 0.05  # relative scatter beyond which nothing is concluded
+TYPICAL = 0.4  # quantile of the rounds that a cost is read from: most are quiet
+
+# What is a step of the cost, from one plateau to the next. Two with no plateau between them are one.
+LEAST_STEP = 0.35  # of the cost before it: a smaller one is no level
+DRIFT = 0.02  # of a step: by that much the plateau before it may rise
+PLATEAU_SLOPE = 0.08  # of a step so far: where it grows less from one coarse point to the next, it has ended
+PLATEAU_FURTHER = np.array([1.0, 2.5])  # times that, for the next point and for the one after it
+RAMP_SPAN, RAMP_GROWTH = 1.7, 1.2  # a cost that grows more, within so many times the nodes, is on no plateau
+
+# What is a data cache's shadow: packed nodes rise too, and the difference does not cancel all of it. A level
+# is lost whose step is small beside that of a cache at the same number of nodes.
 SHADOW = 0.25  # of a rise of the packed nodes: a rise of the cost that small may be its shadow
-LEAST_WALK = 3.0  # of a load that hits everything: no walk costs less ...
-WALK = 14.0  # ... and no level takes longer than that to answer
-BEGINNING = 0.02  # of a rise: a drift up to that much is before it
-LEAST_STEP = 0.35  # of the cost before it: a smaller rise is no level
-CLIMBING_ON = np.array([1.0, 2.5])  # times that much, for the next point and the one after it
-CLIMBING = 0.08  # of a rise so far: slower growth than this from one coarse point to the next ends it
-WITH_DATA = 0.5  # of a rise of the cost: packed nodes that rise more than this have a part in it
+WITH_DATA = 0.5  # of a step: packed nodes that rise more than this have a part in it
+
+# What is a level, and what the page table that leaves a data cache. In the recording a load that hits takes
+# 1.1 ns; the second level adds 1.9 to it, a walk 35.
+LEAST_WALK, MOST_LEVEL = (
+    3.0,
+    14.0,
+)  # of a load that hits everything: no walk costs less, no level takes longer
 TABLE_COPIES = 8  # neighbouring pages in so many places far apart share no line of a page table
 TABLE_GROWS = 1.6  # times the lines of nodes and table that they touch
 TABLE_SHARE = 0.3  # of what so many more nodes cost: a table that costs as much was the reason
-EVEN_AT = 1.05, 1.15, 1.3  # times the entries: where it is looked at whether sets fill evenly ...
-EVEN_SOON = 0.3  # ... of the rise at the second of them, at the first: 0.37 with random replacement ...
-EVEN_LATE = 0.2  # ... of all of it, at the third: 0.42 with random, unless walks get dearer ...
-EVEN_LATE_FIRST = 0.3  # ... which those of a first level do not; two levels in one rise would
-STEADY = 0.7  # of the mean growth up to the first of them: it does not begin more slowly
-UNSEEN_LEVEL = 0.012  # of the entries: an onset may be that much later than they say
-UNEVEN = 0.93  # of the last point below: where sets fill unevenly, misses begin unseen
+
+# How entries follow from the knee of a step.
+KNEE_GROWTH = 0.7  # of the mean growth up to the first point of EVEN_AT: it does not begin more slowly
+KNEE_UNSEEN = 0.012  # of the entries: the knee may be that much later than they say
 CONFIDENCE = {"sharp": 0.995, "sets": 0.998, "onset": 0.98, "uneven": 0.85}  # see Entries.confidence
+
+# Whether sets fill evenly: whatever they replace, the cost then grows at once, and random replacement, whose
+# share is in brackets, is the slowest. Late growth says less where walks get dearer, which those of a first
+# level do not; two levels in one step look uneven too.
+EVEN_AT = 1.05, 1.15, 1.3  # times the entries: where it is looked at
+EVEN_SOON = 0.3  # of the growth at the second of them, at the first (0.37)
+EVEN_LATE, EVEN_LATE_FIRST = 0.2, 0.3  # of the whole step, at the third (0.42); of that of a first level
+UNEVEN_HELD = 0.93  # of the last point below: where sets fill unevenly, misses begin unseen
 HALF_MISSED = 0.6  # of the accesses missed: as many pages are more than the entries, however they fill
 
-MORE_THAN_HELD, LESS_THAN_HELD = 1.7, 0.8  # times the entries: jumps that half as many pages hold, and fewer
-WAYS_MOST, WAYS_FIRST = 32, 160  # pages of one set that are tried
-BITS_MOST = 24  # of the number of sets
+# Whether a level of the instruction side is of pages: it holds as many jumps if they are on half the pages.
+JUMPS_ABOVE, JUMPS_BELOW = 1.7, 0.8  # times the entries: jumps that half as many pages hold, and fewer
+
+# Ways and sets: pages a power of two apart fall into one set. Others beside them pass the levels before.
 OVER_BEFORE = 2.0  # times the entries of the level before: so many pass it by, under tree-PLRU too
-FOLDS_MOST = 4  # of a hashed index: groups of bits that choose the set
+WAYS_MOST, WAYS_FIRST = 32, 160  # pages of one set that are tried; of a first level, which may be one set
+BITS_MOST = 24  # of the number of sets
 OVERFLOW, OVERFLOW_FIRST = 0.03, 0.1  # of what a miss costs more: a set that overflows shows more than this
-MAP_ROUNDS = 2
+FAR_SLOPE = 1.06  # times a cost: what it may be among far pages
+ONE_SET = 0.6  # of the entries: a set that holds more is the only one
+
+# The index: what pages that collide cost must be clear before nearer ones are tried.
+CLEAR_NOISE = 5.0  # times the noise
+FOLDS_MOST = 4  # of a hashed index: groups of bits that choose the set
+MAP_ROUNDS = 2  # of each point of the picture of conflicts, which decides nothing
+
+# Paging-structure caches: the cost of a walk, by the distance of the nodes, grows at one distance where one
+# of them overflows, and little by little where data caches do.
 WALK_BITS = (0, 3, 6, 9, 12, 15, 18)  # of the distance in pages: to 1 GiB, of base pages of 4 KiB
 TABLE_ENTRIES = 512
-ONE_JUMP, DEARER = 0.8, 0.15  # of a rise of the walk: at one distance; of its cost, to be one
-ALL_OF_IT = 0.6  # of the entries: a set that holds more is the only one
-CLEAR = 5.0  # times the noise: an effect of pages that collide which is clear enough
-FURTHER = 1.7  # times the nodes: so far on a cost that has ended to rise is ...
-RAMP = 1.2  # ... no more than so many times as high
-STEEP = 1.06  # times a cost: what it may be among far pages
+AT_ONCE, LEAST_GROWTH = 0.8, 0.15  # of the growth, at one distance; of the cost, to be growth at all
 
 
 class Source(Protocol):
@@ -172,7 +201,9 @@ class RoundsByNodes:
         """Nanoseconds by which two points here may differ for no reason."""
         spread, _ = self.at(nodes)
         _, packed = self.at(self.nodes[0])
-        return max(self.source.floor_ns, FLOOR * packed, max(SIGMAS * self.sigma, RELATIVE_FLOOR) * spread)
+        return max(
+            self.source.floor_ns, HIT_FLOOR * packed, max(NOISE_SIGMAS * self.sigma, RELATIVE_FLOOR) * spread
+        )
 
 
 def quiet(slices: Floats) -> float:
@@ -187,16 +218,16 @@ def coarse_nodes(most: int) -> list[int]:
     return sorted({round(FEWEST_NODES * 2 ** (k / PER_OCTAVE)) for k in range(count + 1)} | {most})
 
 
-# --- rises -----------------------------------------------------------------------------------------------
+# --- steps -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Rise:
-    """Where the cost goes from one plateau to the next: numbers of nodes, nanoseconds."""
+class Step:
+    """From one plateau of the cost to the next: numbers of nodes, nanoseconds."""
 
-    before: int  # a point that is clearly below it
+    before: int  # a point on the plateau before, clearly below it
     above: int  # the first one above
-    top: int  # where it has ended
+    top: int  # where the plateau after it begins
     base_ns: float
     top_ns: float
     packed: tuple[float, float]  # packed nodes before and at the top
@@ -212,23 +243,23 @@ class Rise:
         return self.packed[1] - self.packed[0] > WITH_DATA * self.height
 
 
-def find_rises(curve: RoundsByNodes) -> list[Rise]:
-    """Rises of the cost along the points of a curve, those that are none of a level left out."""
+def find_steps(curve: RoundsByNodes) -> list[Step]:
+    """Steps of the cost along the points of a curve, those that are none of a level left out."""
     nodes = curve.nodes
     spread, packed = curve.lows()
     cost = spread - packed
     noise = np.array([curve.noise(n) for n in nodes])
-    found: list[Rise] = []
+    found: list[Step] = []
     i = 0
     while i + 1 < len(nodes):
-        if not _rises(cost, packed, noise, i, i + 1):
+        if not _is_step(cost, packed, noise, i, i + 1):
             i += 1
             continue
-        end = _top(cost, packed, noise, i)
-        slow = cost[i] + BEGINNING * (cost[end] - cost[i])
+        end = _plateau(cost, packed, noise, i)
+        slow = cost[i] + DRIFT * (cost[end] - cost[i])
         start = max(k for k in range(i, end) if cost[k] <= slow)
         before = max(0, start - 1) if not found or nodes[max(0, start - 1)] > found[-1].top else start
-        rise = Rise(
+        step = Step(
             nodes[before],
             nodes[start + 1],
             nodes[end],
@@ -236,55 +267,55 @@ def find_rises(curve: RoundsByNodes) -> list[Rise]:
             float(cost[end]),
             (float(packed[before]), float(packed[end])),
         )
-        if rise.height > max(3 * noise[end], LEAST_STEP * rise.base_ns, SHADOW * (packed[end] - packed[i])):
-            found.append(rise)
+        if step.height > max(3 * noise[end], LEAST_STEP * step.base_ns, SHADOW * (packed[end] - packed[i])):
+            found.append(step)
         i = end
     return _joined(found, nodes)
 
 
-def _rises(cost: Floats, packed: Floats, noise: Floats, i: int, j: int) -> bool:
+def _is_step(cost: Floats, packed: Floats, noise: Floats, i: int, j: int) -> bool:
     """Whether the cost is higher at a point and the next two, by more than noise and the caches' shadow."""
     shadow = SHADOW * max(0.0, packed[j] - packed[i])
     later = cost[j : j + 3]
     return bool((later - cost[i] > noise[j : j + 3] + shadow).all())
 
 
-def _top(cost: Floats, packed: Floats, noise: Floats, i: int) -> int:
-    """Where a rise has ended: neither the next point nor the one after that is much higher."""
+def _plateau(cost: Floats, packed: Floats, noise: Floats, i: int) -> int:
+    """Where a step has reached its plateau: neither the next point nor the one after that is much higher."""
     end = i + 1
     while end + 1 < len(cost):
         later = slice(end + 1, end + 3)
         shadow = SHADOW * np.maximum(0.0, packed[later] - packed[end])
         grown = cost[later] - cost[end] - shadow
-        limit = np.maximum(noise[later], CLIMBING * (cost[end] - cost[i]))
-        if (grown <= limit * CLIMBING_ON[: len(limit)]).all():
+        limit = np.maximum(noise[later], PLATEAU_SLOPE * (cost[end] - cost[i]))
+        if (grown <= limit * PLATEAU_FURTHER[: len(limit)]).all():
             break
         end += 1
     return end
 
 
-def _joined(rises: list[Rise], nodes: list[int]) -> list[Rise]:
-    """One rise of two that have no plateau between them."""
-    joined: list[Rise] = []
-    for rise in rises:
-        if joined and nodes.index(rise.above) - nodes.index(joined[-1].top) <= 1:
+def _joined(steps: list[Step], nodes: list[int]) -> list[Step]:
+    """One step of two that have no plateau between them."""
+    joined: list[Step] = []
+    for step in steps:
+        if joined and nodes.index(step.above) - nodes.index(joined[-1].top) <= 1:
             first = joined.pop()
-            both = (first.packed[0], rise.packed[1])
-            joined.append(replace(first, top=rise.top, top_ns=rise.top_ns, packed=both))
+            both = (first.packed[0], step.packed[1])
+            joined.append(replace(first, top=step.top, top_ns=step.top_ns, packed=both))
         else:
-            joined.append(rise)
+            joined.append(step)
     return joined
 
 
-def is_page_table(curve: RoundsByNodes, rise: Rise) -> bool:
-    """Whether a rise comes earlier where the same pages are spread over more of the page table.
+def is_page_table(curve: RoundsByNodes, step: Step) -> bool:
+    """Whether a step comes earlier where the same pages are spread over more of the page table.
 
     The number of translations is the same, and so are the sets that they go to; only the table is larger. It
-    is tried with nodes that do not reach the rise, but would if the table were the reason.
+    is tried with nodes that do not reach the step, but would if the table were the reason.
     """
-    source, nodes = curve.source, rise.before
+    source, nodes = curve.source, step.before
     if not source.far_bits:
-        return rise.with_data
+        return step.with_data
     more = source.nearest(min(round(nodes * TABLE_GROWS), curve.nodes[-1]))
     curve.ask([nodes, more], FINE_ROUNDS)
     pages = np.arange(nodes, dtype=np.int64)
@@ -294,10 +325,10 @@ def is_page_table(curve: RoundsByNodes, rise: Rise) -> bool:
     return earlier > TABLE_SHARE * expected + curve.noise(nodes)
 
 
-def _reached(curve: RoundsByNodes, rise: Rise, share: float) -> int:
-    """The first point at which a rise has so much of its height."""
-    limit = rise.base_ns + share * rise.height
-    return next((n for n in curve.nodes if n > rise.before and curve.cost(n) > limit), rise.top)
+def _reached(curve: RoundsByNodes, step: Step, share: float) -> int:
+    """The first point at which a step has so much of its height."""
+    limit = step.base_ns + share * step.height
+    return next((n for n in curve.nodes if n > step.before and curve.cost(n) > limit), step.top)
 
 
 def quietest(source: Source, pages: Ints, rounds: int) -> tuple[float, float]:
@@ -320,8 +351,8 @@ class Entries(Declared):
     range : tuple of (int, int) or None
         Fewest and most.
     evidence : {"sharp", "sets", "onset", "uneven", ""}
-        What the range rests on: a cost that goes up at once; an onset that so many sets of so many ways
-        explain; the onset alone; or, where the sets fill unevenly, how many pages it takes until most miss.
+        What the range rests on: a cost that goes up at once; a knee that so many sets of so many ways
+        explain; the knee alone; or, where the sets fill unevenly, how many pages it takes until most miss.
     widest : tuple of (int, int) or None
         The range that holds even if the sets fill unevenly.
     reason : str
@@ -356,16 +387,16 @@ class Entries(Declared):
         return CONFIDENCE.get(self.evidence)
 
 
-def find_entries(curve: RoundsByNodes, rise: Rise, previous: MeasuredLevel | None = None) -> Entries:
-    """Narrow a rise down to where it begins, and find it again in rounds of their own."""
-    onset = Onset(curve, rise, previous)
+def find_entries(curve: RoundsByNodes, step: Step, previous: MeasuredLevel | None = None) -> Entries:
+    """Narrow a step down to its knee, and find it again in rounds of its own."""
+    knee = Knee(curve, step, previous)
     for _ in range(TRIES):
-        held, missed = onset.bisect()
-        if onset.confirmed(held, missed):
-            return onset.entries(held, missed)
-    if onset.is_there():
-        return Entries(onset.widest(rise.before), "uneven", onset.widest(rise.before))
-    reason = f"a step near {rise.above} pages did not come back in rounds of its own: too disturbed a machine"
+        held, missed = knee.bisect()
+        if knee.confirmed(held, missed):
+            return knee.entries(held, missed)
+    if knee.is_there():
+        return Entries(knee.widest(step.before), "uneven", knee.widest(step.before))
+    reason = f"a step near {step.above} pages did not come back in rounds of its own: too disturbed a machine"
     return Entries(None, reason=reason)
 
 
@@ -380,17 +411,17 @@ def slowest_even_miss(ratio: float) -> float:
 
 
 @dataclass
-class Onset:
-    """Where a rise begins."""
+class Knee:
+    """Where the curve leaves a plateau: the knee of a step."""
 
     curve: RoundsByNodes
-    rise: Rise
+    step: Step
     previous: MeasuredLevel | None  # the level before, which may not have missed everything yet
 
     def above(self, curve: RoundsByNodes, nodes: int) -> float:
         """Nanoseconds by which a point is above the base, beyond what the caches and the last level add."""
         spread, packed = curve.at(nodes)
-        base_spread, base_packed = curve.at(self.rise.before)
+        base_spread, base_packed = curve.at(self.step.before)
         shadow = SHADOW * max(0.0, packed - base_packed)
         return spread - packed - (base_spread - base_packed) - shadow - self.drift(nodes)
 
@@ -400,16 +431,16 @@ class Onset:
         if level is None or level.miss_ns is None or level.entries.range is None or level.entries.sharp:
             return 0.0
         entries = level.entries.range[0]
-        more = slowest_even_miss(nodes / entries) - slowest_even_miss(self.rise.before / entries)
+        more = slowest_even_miss(nodes / entries) - slowest_even_miss(self.step.before / entries)
         return level.miss_ns.ns * more
 
     def is_above(self, nodes: int) -> bool:
-        """Whether a point belongs to the rise."""
+        """Whether a point belongs to the step."""
         return self.above(self.curve, nodes) > self.curve.noise(nodes)
 
     def bisect(self) -> Range:
         """Two numbers of nodes next to each other, or as near as they can be asked for: below, and above."""
-        curve, held, missed = self.curve, self.rise.before, self.rise.above
+        curve, held, missed = self.curve, self.step.before, self.step.above
         curve.ask([held, missed], FINE_ROUNDS)
         while missed - held > 1:
             middle = curve.source.nearest((held + missed) // 2)
@@ -421,10 +452,10 @@ class Onset:
 
     def confirmed(self, held: int, missed: int) -> bool:
         """Whether fresh rounds show the same; they join the others if they do not."""
-        curve, rise = self.curve, self.rise
-        further = [n for n in curve.nodes if missed < n <= rise.top][:2]
+        curve, step = self.curve, self.step
+        further = [n for n in curve.nodes if missed < n <= step.top][:2]
         fresh = RoundsByNodes(curve.source, curve.random, curve.spacing, curve.deadline)
-        fresh.ask({rise.before, held, missed, *further}, FINE_ROUNDS)
+        fresh.ask({step.before, held, missed, *further}, FINE_ROUNDS)
         limit = curve.noise(missed)
         below = self.above(fresh, held) <= 1.5 * limit
         if below and all(self.above(fresh, n) > limit / 2 for n in (missed, *further)):
@@ -435,43 +466,43 @@ class Onset:
 
     def entries(self, held: int, missed: int) -> Entries:
         """Range of the entries, from the last point below and the first one above."""
-        curve, rise = self.curve, self.rise
+        curve, step = self.curve, self.step
         widest = self.widest(held)
         if not self.is_even(missed):
             return Entries(widest, "uneven", widest)
-        sharp = self.above(curve, missed) > rise.height / 2 and missed - held == 1
+        sharp = self.above(curve, missed) > step.height / 2 and missed - held == 1
         first = (
-            missed if missed - held == 1 else _reached(curve, rise, 0.5)
+            missed if missed - held == 1 else _reached(curve, step, 0.5)
         )  # strays may fill the last entries
         low = held - self.unseen(held, missed)
         if not sharp:  # the last few, of which one set in hundreds is too full, cost too little to be seen
-            low -= math.floor(UNSEEN_LEVEL * low + 0.3)
+            low -= math.floor(KNEE_UNSEEN * low + 0.3)
         found = max(1, low), max(held, first - 1)
         return Entries(found, "sharp" if sharp else "onset", widest, step=(held, missed))
 
     def widest(self, held: int) -> Range:
         """What holds even if sets fill unevenly, or if the level is now and then shared."""
-        low = max(self.rise.before, round(UNEVEN * held))
-        return low, max(low, _reached(self.curve, self.rise, HALF_MISSED))
+        low = max(self.step.before, round(UNEVEN_HELD * held))
+        return low, max(low, _reached(self.curve, self.step, HALF_MISSED))
 
     def is_there(self) -> bool:
-        """Whether fresh rounds show the rise as a whole, though its beginning does not hold still."""
-        rise = self.rise
+        """Whether fresh rounds show the step as a whole, though its knee does not hold still."""
+        step = self.step
         fresh = RoundsByNodes(self.curve.source, self.curve.random, self.curve.spacing, self.curve.deadline)
-        fresh.ask({rise.before, rise.top}, FINE_ROUNDS)
-        return fresh.cost(rise.top) - fresh.cost(rise.before) > rise.height / 2
+        fresh.ask({step.before, step.top}, FINE_ROUNDS)
+        return fresh.cost(step.top) - fresh.cost(step.before) > step.height / 2
 
     def unseen(self, held: int, missed: int) -> int:
         """Pages too many that a point may have without being seen above the base: from how fast it grows."""
         curve = self.curve
         soon = max(missed, curve.source.nearest(round(missed * EVEN_AT[0])))
         growth = max(self.above(curve, soon), curve.noise(soon)) / (soon - held)
-        base = curve.cost(self.rise.before)
-        lowest = min(curve.cost(n) for n in curve.nodes if self.rise.before <= n <= held)
+        base = curve.cost(self.step.before)
+        lowest = min(curve.cost(n) for n in curve.nodes if self.step.before <= n <= held)
         fallen = base - lowest  # packed nodes begin to miss levels as well
         other = max(0.0, curve.cost(held) - base - self.above(curve, held))
         hidden = curve.noise(held) + fallen + other
-        return math.floor(hidden / (STEADY * growth))
+        return math.floor(hidden / (KNEE_GROWTH * growth))
 
     def is_even(self, missed: int) -> bool:
         """Whether it grows as where every set has as many pages as any other: at once, and not late.
@@ -479,7 +510,7 @@ class Onset:
         Sets that fill unevenly overflow one after the other: slowly at first. Whatever they replace, evenly
         filled sets miss in proportion to the pages too many; random replacement is the slowest.
         """
-        curve, rise = self.curve, self.rise
+        curve, step = self.curve, self.step
         soon, later, late = (curve.source.nearest(round(missed * ratio)) for ratio in EVEN_AT)
         if late > curve.nodes[-1]:
             return False
@@ -487,7 +518,7 @@ class Onset:
         at = {n: self.above(curve, n) + curve.noise(n) for n in (soon, later, late)}
         grows = soon == missed or at[soon] >= EVEN_SOON * (at[later] - 2 * curve.noise(later))
         share = EVEN_LATE if self.previous else EVEN_LATE_FIRST
-        return grows and at[late] >= share * rise.height
+        return grows and at[late] >= share * step.height
 
 
 # --- costs -----------------------------------------------------------------------------------------------
@@ -509,7 +540,7 @@ def find_cost(curve: RoundsByNodes, nodes: int) -> Cost:
     nodes = curve.source.nearest(nodes)
     rounds = np.array(curve.rounds[nodes])
     means, errors = zip(*(_typical(side, curve.sigma) for side in rounds.T), strict=True)
-    half = math.hypot(*errors) + 0.1 * FLOOR * curve.at(curve.nodes[0])[1]
+    half = math.hypot(*errors) + 0.1 * HIT_FLOOR * curve.at(curve.nodes[0])[1]
     ns = means[0] - means[1]
     return Cost(ns, ns - half, ns + half, nodes)
 
@@ -580,13 +611,13 @@ class Side(Declared):
         later = [
             spread - packed
             for nodes, spread, packed in zip(self.nodes, self.spread, self.packed, strict=True)
-            if cost.nodes < nodes <= min(FURTHER * cost.nodes, self.ends_at)
+            if cost.nodes < nodes <= min(RAMP_SPAN * cost.nodes, self.ends_at)
         ]
-        return bool(later) and float(np.median(later)) > RAMP * cost.ns
+        return bool(later) and float(np.median(later)) > RAMP_GROWTH * cost.ns
 
     @property
     def certain(self) -> int:
-        """How many levels there are no doubts about: a rise that grows unevenly may hold more than one."""
+        """How many levels there are no doubts about: a step that grows unevenly may hold more than one."""
         doubts = (
             k for k, level in enumerate(self.levels) if level.entries.range is None or not level.entries.even
         )
@@ -598,7 +629,7 @@ def infer(source: Source, seed: int = 0, deadline: float = math.inf) -> Side:
     curve = RoundsByNodes(source, np.random.default_rng(seed), 1, deadline)
     try:
         _first_look(curve)
-        steps, tables = _sorted_out(curve, find_rises(curve))
+        steps, tables = _sorted_out(curve, find_steps(curve))
     except TimeOverError:
         return _side([], [], curve, _time_over(curve))
     if curve.sigma > TOO_NOISY:
@@ -607,24 +638,24 @@ def infer(source: Source, seed: int = 0, deadline: float = math.inf) -> Side:
         )
         return _side([], [], curve, words)
     levels: list[MeasuredLevel] = []
-    for rise in steps:
-        levels.append(_level(curve, rise, levels[-1] if levels else None))
+    for step in steps:
+        levels.append(_level(curve, step, levels[-1] if levels else None))
     for number in range(len(levels)):
         levels[number] = _with_ways(curve, levels, number)
-    for number, rise in enumerate(steps):
-        levels[number] = _looked_at_again(curve, rise, levels, number)
+    for number, step in enumerate(steps):
+        levels[number] = _looked_at_again(curve, step, levels, number)
     return _side(levels, tables, curve, "" if levels else _why_none(curve))
 
 
 def _looked_at_again(
-    curve: RoundsByNodes, rise: Rise, levels: Sequence[MeasuredLevel], number: int
+    curve: RoundsByNodes, step: Step, levels: Sequence[MeasuredLevel], number: int
 ) -> MeasuredLevel:
     """The same level, or one in doubt if its step is elsewhere now: some disturbances last for seconds."""
     level, before = levels[number], levels[number - 1] if number else None
     entries = level.entries
     if entries.step is not None and entries.even:
         try:
-            if not any(Onset(curve, rise, before).confirmed(*entries.step) for _ in range(LATE_TRIES)):
+            if not any(Knee(curve, step, before).confirmed(*entries.step) for _ in range(LATE_TRIES)):
                 entries = replace(entries, range=entries.widest, evidence="uneven")
         except TimeOverError:
             pass
@@ -644,10 +675,10 @@ def _time_over(curve: RoundsByNodes) -> str:
     return f"the time was over after {sum(map(len, curve.rounds.values()))} rounds"
 
 
-def _side(levels: Sequence[MeasuredLevel], tables: Sequence[Rise], curve: RoundsByNodes, reason: str) -> Side:
+def _side(levels: Sequence[MeasuredLevel], tables: Sequence[Step], curve: RoundsByNodes, reason: str) -> Side:
     last = curve.nodes[-1] if curve.rounds else 0
     dearer = tuple(
-        Dearer((rise.before, rise.above), rise.base_ns, rise.top_ns, rise.above < last) for rise in tables
+        Dearer((step.before, step.above), step.base_ns, step.top_ns, step.above < last) for step in tables
     )
     if not _whole(curve):
         return Side((), (), (), (), (), 0.0, reason)
@@ -673,25 +704,25 @@ def _whole(curve: RoundsByNodes) -> bool:
     return set(curve.rounds) >= {curve.source.nearest(n) for n in coarse_nodes(curve.source.most_nodes)}
 
 
-def _level(curve: RoundsByNodes, rise: Rise, previous: MeasuredLevel | None) -> MeasuredLevel:
+def _level(curve: RoundsByNodes, step: Step, previous: MeasuredLevel | None) -> MeasuredLevel:
     """A level; what time was over for has that for its reason."""
     hit = previous.miss_ns if previous else None
     entries = Entries(None, reason=_time_over(curve))
     try:
-        entries = find_entries(curve, rise, previous)
-        return MeasuredLevel(entries, hit, find_cost(curve, rise.top))
+        entries = find_entries(curve, step, previous)
+        return MeasuredLevel(entries, hit, find_cost(curve, step.top))
     except TimeOverError:
         return MeasuredLevel(entries, hit, None, reasons={"cost": _time_over(curve)})
 
 
-def _sorted_out(curve: RoundsByNodes, rises: Sequence[Rise]) -> tuple[list[Rise], list[Rise]]:
-    """Rises of levels, and those of the page table; after the first of these no level follows."""
+def _sorted_out(curve: RoundsByNodes, steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+    """Steps of levels, and those of the page table; after the first of these no level follows."""
     hit = curve.at(curve.nodes[0])[1]
-    for number, rise in enumerate(rises):
-        walks = rise.base_ns > WALK * hit
-        if number and (walks or (rise.base_ns > LEAST_WALK * hit and is_page_table(curve, rise))):
-            return list(rises[:number]), list(rises[number:])
-    return list(rises), []
+    for number, step in enumerate(steps):
+        walks = step.base_ns > MOST_LEVEL * hit
+        if number and (walks or (step.base_ns > LEAST_WALK * hit and is_page_table(curve, step))):
+            return list(steps[:number]), list(steps[number:])
+    return list(steps), []
 
 
 def _why_none(curve: RoundsByNodes) -> str:
@@ -731,8 +762,8 @@ def _on_half_the_pages(level: MeasuredLevel, whole: RoundsByNodes, half: RoundsB
     """Whether a level's step goes away where there are half as many pages; not, if that cannot be told."""
     if level.entries.range is None:
         return False
-    low, nodes = level.entries.range[0], round(level.entries.range[0] * MORE_THAN_HELD)
-    before = max(1, round(low * LESS_THAN_HELD))
+    low, nodes = level.entries.range[0], round(level.entries.range[0] * JUMPS_ABOVE)
+    before = max(1, round(low * JUMPS_BELOW))
     try:
         whole.ask([before, nodes], FINE_ROUNDS)
         half.ask([before, nodes], FINE_ROUNDS)
@@ -773,7 +804,7 @@ class Sets:
         """Cost of so many nodes that this level holds, and what it may be dearer among far pages."""
         known = [n for n in self.curve.nodes if n <= min(nodes, self.entries[0])]
         held = max(self.below_ns, self.curve.cost(known[-1])) if self.before and known else self.below_ns
-        return STEEP * held + self.curve.noise(self.curve.nodes[0])
+        return FAR_SLOPE * held + self.curve.noise(self.curve.nodes[0])
 
     def columns(self, count: int) -> int:
         """How many rows of so many pages pass the level before: a power of two, so that sets have alike."""
@@ -871,7 +902,7 @@ def _uneven(level: MeasuredLevel, sets: Sets) -> MeasuredLevel:
 def _with_sets(level: MeasuredLevel, sets: Sets) -> MeasuredLevel:
     low, high = sets.entries
     ways, nearer = sets.capacity(sets.far), sets.capacity(sets.far - 1)
-    if sets.most > high and all(held is None or held > ALL_OF_IT * high for held in (ways, nearer)):
+    if sets.most > high and all(held is None or held > ONE_SET * high for held in (ways, nearer)):
         if low == high:
             return replace(level, ways=low, sets=1)
         return replace(level, sets=1, reasons={"ways": "fully associative: as many as it has entries"})
@@ -912,12 +943,14 @@ def _with_index(level: MeasuredLevel, sets: Sets, bits: int) -> MeasuredLevel:
         return replace(level, reasons={"index": "what passes the level before fills its sets as well"})
     effect = min(sets.collision(ways, far), sets.expected(ways))
     noise = sets.curve.noise(sets.curve.nodes[0])
-    if effect < CLEAR * noise:
-        reason = f"pages 2**{far} apart cost {effect:.2f} ns more, where {CLEAR * noise:.2f} would be clear"
+    if effect < CLEAR_NOISE * noise:
+        reason = (
+            f"pages 2**{far} apart cost {effect:.2f} ns more, where {CLEAR_NOISE * noise:.2f} would be clear"
+        )
         return replace(level, reasons={"index": reason})
 
     def collide(distance: int) -> bool:
-        return sets.collision(ways, distance) > max(effect / 3, CLEAR * noise / 2)
+        return sets.collision(ways, distance) > max(effect / 3, CLEAR_NOISE * noise / 2)
 
     if collide(bits):
         return replace(level, index="plain", index_bits=bits)
@@ -1001,13 +1034,13 @@ def paging_entries(steps: Sequence[WalkStep], level: int) -> tuple[Range | None,
     if len(of_level) < 3:
         return None, "the distances that were measured do not reach it"
     costs = [step.cost.ns for step in of_level]
-    rises = np.diff(costs)
+    growth = np.diff(costs)
     whole = max(costs) - costs[0]
     noise = max(step.cost.high - step.cost.ns for step in of_level)
-    if whole <= 3 * noise or whole <= DEARER * costs[0]:
+    if whole <= 3 * noise or whole <= LEAST_GROWTH * costs[0]:
         return None, f"more of them add {whole:.1f} ns, no more than noise and caches do"
-    at = int(np.argmax(rises))
-    if rises[at] < ONE_JUMP * whole:
+    at = int(np.argmax(growth))
+    if growth[at] < AT_ONCE * whole:
         return None, "the cost rises little by little, as with data caches, not at one number of them"
     tables = [max(1, -(-step.cost.nodes * step.pages // covered)) for step in of_level]
     return (min(tables[at], step_nodes(of_level)), min(tables[at + 1], step_nodes(of_level))), ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,21 +27,29 @@ from .claims import claimed_levels, judged_claims
 from .effective import effective_page_size
 from .inference import Side, WalkStep
 
+UNMEASURED = (MemoryError, BackingError, OSError, ValueError)  # what leaves a part without a measurement
+
+# Time of each step, in seconds.
 SIDE_SECONDS = 4.0  # for one side on one policy
+HALF_SECONDS = 1.0  # for the instruction side once more, on half the pages
 MAP_SECONDS = 1.0  # for the picture of conflicts
 WALK_SECONDS = 6.0
-JUMP_FLOOR_NS = 0.06  # jumps are predicted and overlap: smaller steps than this have many reasons
-HALF_SECONDS = 1.0  # for the instruction side once more, on half the pages
+
+# How many nodes it takes until every level has shown itself.
 LEAST_NODES = 24576  # of a side on small translations: beyond every second level there is
 TIMES_CLAIMED = 6  # as many nodes as that times the entries that the processor claims, if these are more
-CODE_NODES = 12288  # of the instruction side
-FEWEST_PAGES = 64
 TIMES_REACH = 2  # of the claimed reach: what a side on huge translations needs
+FEWEST_PAGES = 64
+CODE_NODES = 12288  # of the instruction side
+JUMP_FLOOR_NS = 0.06  # jumps are predicted and overlap: smaller steps than this have many reasons
 
+# Slices: long enough for the clock where everything hits, and short and few where every access walks.
 SLICE_ACCESSES = 1 << 14  # at least: tens of microseconds where everything hits
 LONG_SLICE_NS = 2e6  # slices longer than this are fewer, and shorter
 MANY_NODES = 8192  # of which every slice is long
 FEW_SLICES = 3
+
+# Pages at will, and those of the picture of conflicts.
 FAR_BITS = 34  # of page numbers: half of what a process may address
 FAR_ALIGNED = 1 << 30  # pages: an address whose low bits are the page number's own
 FAR_TOUCHED = 1 << 17  # pages that may come to exist in address space so large
@@ -226,9 +235,9 @@ def anatomy(
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     with cpus.pinned(cpu) as pinned:
         task = _Task(host, room, strict, seed, current().now() + max_seconds)
-        parts = [task.data(name) for name in names]
-        parts.append(task.instruction())
-        walk, structures = task.walk(parts)
+        parts = [measure_data(task, name) for name in names]
+        parts.append(measure_instructions(task))
+        walk, structures = measure_walk(task, parts)
     params = {"pages": names, "memory": room, "strict": bool(strict), "seed": int(seed), "cpu": pinned,
               "max_seconds": float(max_seconds)}  # fmt: skip
     return Anatomy(
@@ -263,38 +272,7 @@ class _Task:
         """The end of a step that may take so long."""
         return min(self.deadline, current().now() + seconds)
 
-    def data(self, name: str) -> Part:
-        """The data side on one policy; what keeps it from being measured is its reason."""
-        start = current().now()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", RuntimeWarning
-                )  # `_check` tells of other pages, in the result
-                part = self._data(name)
-        except (MemoryError, BackingError, OSError, ValueError) as error:
-            part = Part("data", name, None, "", NO_SIDE, reason=str(error))
-        return _timed(part, start)
-
-    def _data(self, name: str) -> Part:
-        """First what the TLB holds for the memory, then levels of such translations, on the same memory."""
-        base = paging.base_page_size()
-        page = find_policy(name).page_size or base
-        if page > self.room:
-            raise ValueError(f"needs {format_size(page)} for one page, memory={format_size(self.room)}")
-        if page > base and current().now() > self.deadline:
-            raise TimeoutError("the time was over before it: see max_seconds")
-        wanted = max(self._wanted(base), self._wanted(page))
-        with Region(min(wanted, self.room) // page * page, name, strict=self.strict) as region:
-            self._check(region)
-            if page == base:
-                return self._measured(region, name, base)
-            found = effective_page_size(region, seed=self.seed)
-            if found.page_size is None:
-                return Part("data", name, None, str(found), NO_SIDE, reason=found.reason)
-            return replace(self._measured(region, name, found.page_size), effective=str(found))
-
-    def _check(self, region: Region) -> None:
+    def check(self, region: Region) -> None:
         """Check its pages: other ones are an error, or where they are allowed a warning of the result."""
         complaint = region.complaint(region.backing())
         if complaint and self.strict:
@@ -302,120 +280,160 @@ class _Task:
         elif complaint and complaint not in self.warnings:
             self.warnings.append(complaint)
 
-    def _claimed(self, unit: int) -> dict[int, cpuid.TlbClaim]:
+    def claimed(self, unit: int) -> dict[int, cpuid.TlbClaim]:
+        """What the processor claims of the data side for translations of a size."""
         return claimed_levels(self.host.tlb, "data", unit)
 
-    def _wanted(self, unit: int) -> int:
-        """Bytes that all levels for translations of a size take to show."""
-        most = max((row.entries for row in self._claimed(unit).values()), default=0)
+    def wanted(self, unit: int) -> int:
+        """Bytes that all levels of the data side for translations of a size take to show."""
+        most = max((row.entries for row in self.claimed(unit).values()), default=0)
         if unit > paging.base_page_size():
             return max(FEWEST_PAGES, TIMES_REACH * most) * unit
         return max(LEAST_NODES, TIMES_CLAIMED * most) * unit
 
-    def _measured(self, region: Region, name: str, unit: int) -> Part:
-        """Levels for translations of a size."""
-        claimed, line = self._claimed(unit), paging.cache_line_size()
-        wanted = self._wanted(unit)
-        nodes = min(wanted, region.mapped_bytes) // unit
-        with Region(nodes * line) as beside, _far(self.warnings, wanted=unit == region.base_page) as far:
-            hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
-            side = inference.infer(hardware, self.seed, self.until(SIDE_SECONDS))
-            part = Part("data", name, unit, "", side, judged_claims(side, claimed))
-            if far is not None and side.levels and side.levels[0].entries.range:
-                part = self._with_map(part, hardware, side.levels[0].entries.range[1])
-        self._check(region)
-        return replace(part, **self._how_far(side, unit, nodes * unit, wanted))
-
-    def _how_far(self, side: Side, unit: int, size: int, wanted: int) -> dict[str, Any]:
-        """Whether a side was looked at beyond all levels that there may be, and why not."""
-        if size < wanted // unit * unit:
-            needs = f"needs {format_size(wanted)} for all of it, memory={format_size(self.room)}"
-            return {"complete": False, "reason": needs}
-        huge = unit > paging.base_page_size()
-        if huge and not self._claimed(unit):
-            unknown = f"how far levels for translations of {format_size(unit)} reach is not claimed here"
-            return {"complete": False, "reason": unknown}
-        return {"complete": bool(side.nodes) and not side.reason}
-
-    def _with_map(self, part: Part, hardware: Hardware, first: int) -> Part:
-        beside = round(inference.OVER_BEFORE * first)
-        found = inference.conflict_map(hardware, beside, MAP_STRIDES, MAP_COUNTS, self.until(MAP_SECONDS))
-        return replace(part, conflicts=found, strides=MAP_STRIDES, counts=MAP_COUNTS)
-
-    def instruction(self) -> Part:
-        """The instruction side, on base pages, from jumps instead of loads."""
-        start = current().now()
-        unit, line = paging.base_page_size(), paging.cache_line_size()
-        if not _core.JUMP_REACH:
-            reason = "code that jumps is not known for this instruction set"
-            return Part("instruction", "base", unit, "", NO_SIDE, reason=reason)
-        nodes = min(CODE_NODES, self.room // unit)
-        try:
-            with Region(nodes * unit) as region, Region(nodes * line) as beside:
-                sources = [
-                    Hardware(
-                        region, beside, None, unit=each, kernel="jump", floor_ns=JUMP_FLOOR_NS, seed=self.seed
-                    )
-                    for each in (unit, unit // 2)
-                ]
-                side = inference.infer(sources[0], self.seed, self.until(SIDE_SECONDS))
-                first = side.levels[:1]
-                side, reason = inference.of_pages(side, sources[0], sources[1], self.until(HALF_SECONDS))
-                sure = int(side.levels[:1] == first)  # whether the first level is still that
-        except (MemoryError, BackingError, OSError, ValueError) as error:
-            return _timed(Part("instruction", "base", unit, "", NO_SIDE, reason=str(error)), start)
-        claimed = claimed_levels(self.host.tlb, "instruction", unit)
-        claims = judged_claims(side, claimed)
-        if reason:
-            note = "some rises are not of translation: which level it is, is not sure"
-            later = (replace(claim, verdict="unknown", note=note) for claim in claims[sure:])
-            claims = (*claims[:sure], *later)
-        part = Part("instruction", "base", unit, "", side, claims, reason=reason)
-        return _timed(part, start)
-
-    def walk(self, parts: list[Part]) -> tuple[tuple[WalkStep, ...], dict[str, tuple[int, int] | str]]:
-        """The walk over the distance of nodes, on base pages, with as many as miss every level."""
-        unit, line = paging.base_page_size(), paging.cache_line_size()
-        found = next(
-            (part for part in parts if part.name == "data" and part.unit == unit and part.levels), None
-        )
-        cost = found.levels[-1].miss_ns if found else None
-        names = {1: "paging-structure cache, lowest", 2: "paging-structure cache, next"}
-        if found is None or cost is None or not found.complete or found.side.still_rises(cost):
-            return (), dict.fromkeys(names.values(), "no level was found whose misses are sure to be walks")
-        sizes = cost.nodes * unit, cost.nodes * line
-        with Region(sizes[0]) as region, Region(sizes[1]) as beside, _far(self.warnings) as far:
-            if far is None:
-                reason = "there is no address space for nodes so far apart"
-                return (), dict.fromkeys(names.values(), reason)
-            hardware = Hardware(region, beside, far, unit=unit, seed=self.seed)
-            steps = inference.walk_steps(hardware, cost.nodes, self.seed, self.until(WALK_SECONDS))
-        structures: dict[str, tuple[int, int] | str] = {}
-        for level, name in names.items():
-            entries, reason = inference.paging_entries(steps, level)
-            structures[name] = reason if entries is None else entries
-        return steps, structures
-
-
-class _far:  # noqa: N801 - a context manager
-    """Address space for pages at will; nothing, and a warning that says why, where it cannot be had."""
-
-    def __init__(self, warnings: list[str], *, wanted: bool = True) -> None:
-        self.warnings, self.wanted = warnings, wanted
-        self.region: SparseRegion | None = None
-
-    def __enter__(self) -> SparseRegion | None:
-        if self.wanted:
+    @contextlib.contextmanager
+    def far_pages(self, wanted: bool = True) -> Iterator[SparseRegion | None]:
+        """Address space for pages at will; nothing, and a warning that says why, where it cannot be had."""
+        region = None
+        if wanted:
             size = ((1 << FAR_BITS) + FAR_ALIGNED) * paging.base_page_size()
             try:
-                self.region = SparseRegion(size, FAR_TOUCHED, "a set of pages far apart")
+                region = SparseRegion(size, FAR_TOUCHED, "a set of pages far apart")
             except (MemoryError, OSError) as error:
                 self.warnings.append(f"no pages far apart: {error}")
-        return self.region
+        with region or contextlib.nullcontext():
+            yield region
 
-    def __exit__(self, *_: object) -> None:
-        if self.region is not None:
-            self.region.close()
+
+# --- the data side ---------------------------------------------------------------------------------------
+
+
+def measure_data(task: _Task, name: str) -> Part:
+    """The data side on one policy; what keeps it from being measured is its reason."""
+    start = current().now()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of other pages, which the result tells of
+            part = _on_policy(task, name)
+    except UNMEASURED as error:
+        part = Part("data", name, None, "", NO_SIDE, reason=str(error))
+    return _timed(part, start)
+
+
+def _on_policy(task: _Task, name: str) -> Part:
+    """First what the TLB holds for the memory, then levels of such translations, on the same memory."""
+    base = paging.base_page_size()
+    page = find_policy(name).page_size or base
+    if page > task.room:
+        raise ValueError(f"needs {format_size(page)} for one page, memory={format_size(task.room)}")
+    if page > base and current().now() > task.deadline:
+        raise TimeoutError("the time was over before it: see max_seconds")
+    wanted = max(task.wanted(base), task.wanted(page))
+    with Region(min(wanted, task.room) // page * page, name, strict=task.strict) as region:
+        task.check(region)
+        if page == base:
+            return _with_levels(task, region, name, base)
+        found = effective_page_size(region, seed=task.seed)
+        if found.page_size is None:
+            return Part("data", name, None, str(found), NO_SIDE, reason=found.reason)
+        return replace(_with_levels(task, region, name, found.page_size), effective=str(found))
+
+
+def _with_levels(task: _Task, region: Region, name: str, unit: int) -> Part:
+    """Levels for translations of a size."""
+    wanted = task.wanted(unit)
+    nodes = min(wanted, region.mapped_bytes) // unit
+    with (
+        Region(nodes * paging.cache_line_size()) as beside,
+        task.far_pages(unit == region.base_page) as far,
+    ):
+        hardware = Hardware(region, beside, far, unit=unit, seed=task.seed)
+        side = inference.infer(hardware, task.seed, task.until(SIDE_SECONDS))
+        part = Part("data", name, unit, "", side, judged_claims(side, task.claimed(unit)))
+        if far is not None and side.levels and side.levels[0].entries.range:
+            part = _with_map(task, part, hardware, side.levels[0].entries.range[1])
+    task.check(region)
+    return replace(part, **_how_far(task, side, unit, nodes * unit, wanted))
+
+
+def _with_map(task: _Task, part: Part, hardware: Hardware, first: int) -> Part:
+    beside = round(inference.OVER_BEFORE * first)
+    found = inference.conflict_map(hardware, beside, MAP_STRIDES, MAP_COUNTS, task.until(MAP_SECONDS))
+    return replace(part, conflicts=found, strides=MAP_STRIDES, counts=MAP_COUNTS)
+
+
+def _how_far(task: _Task, side: Side, unit: int, size: int, wanted: int) -> dict[str, Any]:
+    """Whether a side was looked at beyond all levels that there may be, and why not."""
+    if size < wanted // unit * unit:
+        needs = f"needs {format_size(wanted)} for all of it, memory={format_size(task.room)}"
+        return {"complete": False, "reason": needs}
+    if unit > paging.base_page_size() and not task.claimed(unit):
+        unknown = f"how far levels for translations of {format_size(unit)} reach is not claimed here"
+        return {"complete": False, "reason": unknown}
+    return {"complete": bool(side.nodes) and not side.reason}
+
+
+# --- the instruction side --------------------------------------------------------------------------------
+
+
+def measure_instructions(task: _Task) -> Part:
+    """The instruction side, on base pages, from jumps instead of loads."""
+    start, unit = current().now(), paging.base_page_size()
+    if not _core.JUMP_REACH:
+        reason = "code that jumps is not known for this instruction set"
+        return Part("instruction", "base", unit, "", NO_SIDE, reason=reason)
+    try:
+        side, reason, sure = _of_jumps(task, unit)
+    except UNMEASURED as error:
+        return _timed(Part("instruction", "base", unit, "", NO_SIDE, reason=str(error)), start)
+    claims = judged_claims(side, claimed_levels(task.host.tlb, "instruction", unit))
+    if reason:
+        note = "some rises are not of translation: which level it is, is not sure"
+        later = (replace(claim, verdict="unknown", note=note) for claim in claims[sure:])
+        claims = (*claims[:sure], *later)
+    return _timed(Part("instruction", "base", unit, "", side, claims, reason=reason), start)
+
+
+def _of_jumps(task: _Task, unit: int) -> tuple[Side, str, int]:
+    """Levels of pages, why others are none, and how many of the first levels are sure to be that."""
+    nodes = min(CODE_NODES, task.room // unit)
+    with Region(nodes * unit) as region, Region(nodes * paging.cache_line_size()) as beside:
+        whole, half = (
+            Hardware(region, beside, None, unit=each, kernel="jump", floor_ns=JUMP_FLOOR_NS, seed=task.seed)
+            for each in (unit, unit // 2)
+        )
+        side = inference.infer(whole, task.seed, task.until(SIDE_SECONDS))
+        first = side.levels[:1]
+        side, reason = inference.of_pages(side, whole, half, task.until(HALF_SECONDS))
+        return side, reason, int(side.levels[:1] == first)
+
+
+# --- the walk --------------------------------------------------------------------------------------------
+
+Structures = dict[str, tuple[int, int] | str]  # entries of paging-structure caches, or why they are not known
+STRUCTURES = {1: "paging-structure cache, lowest", 2: "paging-structure cache, next"}  # by the level above
+
+
+def measure_walk(task: _Task, parts: list[Part]) -> tuple[tuple[WalkStep, ...], Structures]:
+    """The walk over the distance of nodes, on base pages, with as many as miss every level."""
+    unit = paging.base_page_size()
+    found = next((part for part in parts if part.name == "data" and part.unit == unit and part.levels), None)
+    cost = found.levels[-1].miss_ns if found else None
+    if found is None or cost is None or not found.complete or found.side.still_rises(cost):
+        reason = "no level was found whose misses are sure to be walks"
+        return (), dict.fromkeys(STRUCTURES.values(), reason)
+    sizes = cost.nodes * unit, cost.nodes * paging.cache_line_size()
+    with Region(sizes[0]) as region, Region(sizes[1]) as beside, task.far_pages() as far:
+        if far is None:
+            reason = "there is no address space for nodes so far apart"
+            return (), dict.fromkeys(STRUCTURES.values(), reason)
+        hardware = Hardware(region, beside, far, unit=unit, seed=task.seed)
+        steps = inference.walk_steps(hardware, cost.nodes, task.seed, task.until(WALK_SECONDS))
+    structures: Structures = {}
+    for level, name in STRUCTURES.items():
+        entries, reason = inference.paging_entries(steps, level)
+        structures[name] = reason if entries is None else entries
+    return steps, structures
 
 
 def _timed(part: Part, start: float) -> Part:

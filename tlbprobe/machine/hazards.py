@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..record import FRESH, SETTLED, TIMED, TRAPPING, exposed_to
+from ..record import SETTLED, TIMED, TRAPPING, exposed_to
 from ..units import approximate_size, short_size
 from .files import CPUS
 from .paging import THP
@@ -61,10 +61,6 @@ def _number_of(host: Host, name: str) -> float:
     """Value of a fact that counts, 0 where there is none: for thresholds only."""
     value = host.get(name)
     return value if isinstance(value, int | float) and math.isfinite(value) else 0
-
-
-def _maybe_guest(host: Host) -> bool:
-    return host.get("virtualisation.guest") is not False
 
 
 def _echo(value: str, *paths: str) -> str:
@@ -287,20 +283,6 @@ def _isolates_tables(host: Host) -> Judgement | None:
     return "medium" if flush else "low", effect, None
 
 
-def _hidden_faults(host: Host) -> Judgement | None:
-    if not _maybe_guest(host):
-        return None
-    effect = "a hypervisor may fault on memory that the guest has populated: no counter here shows it"
-    return "unknown", effect, None
-
-
-def _zero_page(host: Host) -> Judgement | None:
-    if not _maybe_guest(host):
-        return None
-    effect = "a read of untouched memory may map the shared zero page or a page of its own: a probe tells"
-    return "unknown", effect, None
-
-
 HAZARD_RULES = (
     Rule("default pages are huge", TIMED, ("thp.enabled",), _default_is_huge),
     Rule("default pages are mTHP", TIMED, ("thp.enabled",), _default_is_mthp),
@@ -323,6 +305,4 @@ HAZARD_RULES = (
     Rule("slow clock source", TIMED, ("clock.source",), _slow_clock),
     Rule("NMI watchdog", TIMED, (), _watchdog_counts),
     Rule("page-table isolation", TRAPPING, ("kernel.kpti",), _isolates_tables),
-    Rule("hidden faults", TIMED, (), _hidden_faults),
-    Rule("zero page", FRESH, (), _zero_page),
 )

@@ -38,7 +38,7 @@ from ..memory.policies import (
     mapping_request,
 )
 from ..memory.region import check_offered
-from ..record import FRESH, TIMED, TRAPPING, Probe, Sample
+from ..record import TIMED, TRAPPING, Probe, Sample
 from ..results.measurement import SingleTimes
 from ..results.result import StrPath
 from ..results.words import format_ns, format_time, hazard_rows
@@ -879,7 +879,6 @@ PROBE = Probe(
     hazards={
         TIMED: "every touch is timed",
         TRAPPING: "each first touch enters the kernel",
-        FRESH: "memory is touched for the first time",
     },
     helps={
         "counters": "performance counters: none can be read around a single touch, and the result says so",
