@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .. import _core
 from .current import SessionPart, check_belongs, using
@@ -63,15 +63,13 @@ class SimulatedCore:
         check_belongs(self, parts)
         from .. import _simulated
 
-        session: _core.Session = _simulated.Session(parts, self.machine)
-        return session
+        return cast("_core.Session", _simulated.Session(parts, self.machine))  # the same to whoever uses it
 
     def counter_group(self, names: Sequence[str]) -> _core.CounterGroup:
         """Counters by the model's names, to be read around slices."""
         from .. import _simulated
 
-        group: _core.CounterGroup = _simulated.CounterGroup(names, self.machine)
-        return group
+        return cast("_core.CounterGroup", _simulated.CounterGroup(names, self.machine))
 
     def counters(self) -> dict[str, int]:
         """What the model has counted since it was made, exactly."""
