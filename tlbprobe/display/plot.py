@@ -505,6 +505,8 @@ def _costs_over_working_set(result: Curve, ax: Axes) -> Axes:
     _size_axis(ax, table["size"].tolist(), "working set")
     _cost_axis(ax, table["translation_ns"])
     drawn = [words for words, draw in REACHES.items() if draw(result, ax)]
+    if result.simulated:
+        drawn = [words.replace("CPUID claims it", "it is given") for words in drawn]
     if drawn:
         ax.set_xlabel(f"working set ({'; '.join(drawn)})")
     return _finish(ax, "What translation adds: one node a base page, less the same lines side by side")
@@ -588,7 +590,8 @@ def _over_page_size(result: Curve, ax: Axes) -> Axes:
     known = table[
         np.isfinite(table["low_ns"]) & (table["page_size"] > 0) & np.isin(table["size"], result.view)
     ]
-    _page_size_axis(ax, known)
+    source = "as it is given" if result.simulated else "read back from the kernel"
+    _page_size_axis(ax, known, source)
     _log_ns(ax, _estimates(known))
     shades = colormaps["viridis_r"](np.linspace(0.2, 1.0, max(2, len(result.view))))
     ends = []
@@ -634,12 +637,12 @@ def _label_ends(ax: Axes, ends: Sequence[tuple[Structured, Any]]) -> None:
         )
 
 
-def _page_size_axis(ax: Axes, known: Structured) -> None:
+def _page_size_axis(ax: Axes, known: Structured, source: str) -> None:
     """A tick for each page size, with the policies that had it; labels only where there is room for them."""
     pages = sorted(set(known["page_size"].tolist()))
     rings = len(set(known["pages"].tolist())) > len(pages)
     note = " (rings: the further policies of a size)" if rings else ""
-    ax.set_xlabel(f"page size, read back from the kernel{note}")
+    ax.set_xlabel(f"page size, {source}{note}")
     if not pages:
         ax.set_xticks([])
         return

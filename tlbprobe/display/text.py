@@ -79,9 +79,9 @@ def print_curve(curve: Curve) -> None:
         if values["size"] in shown:
             cells = {"working set": format_size(values["size"]), "pages": values["pages"]}
             rows.append({**cells, **_point_cells(point), **_cost_cells(cost)})
-    print("nanoseconds per access")
+    print(f"{_where(curve)}nanoseconds per access")
     print_table(rows, spare=("set-up", "translation 95 %"))
-    for name, (_, point) in curve.largest.items():
+    for name, (_, point) in curve.largest.items() if not curve.simulated else ():
         mapped = approximate_size(point.params["mapped_bytes"])
         steps = [f"{step} {format_seconds(s)}" for step, s in point.setup.items() if step in REGION_STEPS]
         print(f"{name}: {mapped} mapped once: {', '.join(steps)}")
@@ -107,7 +107,9 @@ def print_sweep(sweep: Sweep) -> None:
             figures = {"spread" if name == "low" else name: text for name, text in figures.items()}
             figures |= _cost_cells(point)
         rows.append({**cells, **figures, **_count_cells(point)})
-    print(f"{sweep.probe}: nanoseconds per {access_word(sweep.probe)}{_same_everywhere(sweep)}")
+    print(
+        f"{_where(sweep)}{sweep.probe}: nanoseconds per {access_word(sweep.probe)}{_same_everywhere(sweep)}"
+    )
     print_table(rows, spare=("set-up",))
     _print_complaints(sweep)
 
@@ -145,7 +147,7 @@ def _point_cells(point: PointResult) -> dict[str, str]:
         "low": format_number(run.low),
         "95 %": _interval_cell(run.interval),
         "median": format_number(run.median),
-        "set-up": format_seconds(own_setup(run)),
+        **({} if run.simulated else {"set-up": format_seconds(own_setup(run))}),
     }
 
 
@@ -178,10 +180,15 @@ def _single_times_cells(run: PageTimes | ShootdownTimes) -> dict[str, str]:
     }
 
 
+def _where(result: Result) -> str:
+    """That no real machine was measured, if that is so: the first thing that is said."""
+    return f"simulated: {result.simulated}; " if result.simulated else ""
+
+
 def _proved_cell(backing: Backing) -> str:
     if backing.page_size is None:
         return "unknown" if backing.proof == "unknown" else "mixed"
-    return format_size(backing.page_size) + ("" if backing.proof == "proved" else " *")
+    return format_size(backing.page_size) + (" *" if backing.proof == "consistent" else "")
 
 
 def _cost_cells(cost: PointResult | None) -> dict[str, str]:

@@ -144,8 +144,8 @@ POOL_FILES = tuple(f"{count}_hugepages" for count in ("nr", "free", "resv", "sur
 
 def hugetlb_pools(root: Root = "/") -> dict[int, HugetlbPool]:
     """Reserved pool by page size in bytes; a pool that cannot be read whole is left out."""
-    if pages := _given_pages(root):  # no pool is too small
-        large = (size for size in pages[1:] if size >= (_given_pmd(root) or 0))
+    if pages := _given_pages(root):  # no pool is too small; pages of PMD size are transparent ones
+        large = (size for size in pages[1:] if size > (_given_pmd(root) or 0))
         return {size: HugetlbPool(size, PLENTY // size, PLENTY // size, 0, 0, 0) for size in large}
     return {size: pool for size, name in sorted(_sized(root, HUGETLB)) if (pool := _pool(root, size, name))}
 
@@ -159,7 +159,7 @@ def _pool(root: Root, size: int, name: str) -> HugetlbPool | None:
 def default_hugetlb_size(root: Root = "/") -> int | None:
     """Page size of a plain MAP_HUGETLB."""
     if _given_pages(root):
-        return _given_pmd(root)
+        return None
     size = parse_fields(read_text(root, "proc/meminfo")).get("Hugepagesize")
     return size if size and is_page_size(size) else None
 

@@ -107,7 +107,8 @@ def save_picture(result: Any, path: str) -> None:
 def show(result: Any, *, as_json: bool = False, as_csv: bool = False) -> None:
     """Print a result on stdout."""
     if as_json:
-        print(json.dumps(_without_nan(result.summary()), indent=2, allow_nan=False))
+        where = {"simulated": result.simulated} if result.simulated else {}
+        print(json.dumps(_without_nan({**where, **result.summary()}), indent=2, allow_nan=False))
     elif as_csv:
         write_csv(result, sys.stdout)
     else:
