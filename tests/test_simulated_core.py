@@ -102,6 +102,7 @@ def test_huge_pages_are_what_they_truly_are(on, true_page, ns):
         assert session.measure((1000,), 20)["ns"] / 1000 == pytest.approx(ns, rel=0.01)
 
 
+@pytest.mark.smoke
 def test_two_parts_take_turns(on, region):
     with _simulated.Session([spread(region, 64), packed(region, 64, 512 * KIB)], on) as session:
         assert session.laps == session.verify() == (64, 64)
