@@ -104,7 +104,7 @@ def test_jump_takes_what_the_instruction_side_takes(exact, pages, ns):
 
 
 def test_places_that_fall_into_one_set(exact):
-    """Four ways of 16 sets: the fifth page that is 16 from the next one pushes the others out."""
+    """Four ways of 16 sets: a fifth page in one of them pushes the others out."""
     beside = [PAGE * (16 * k + 1) + 64 * k for k in range(20)]
     held = tp.places("8MiB", offsets=beside[:16], counters=["walks"])
     pushed = tp.places("8MiB", offsets=beside, counters=["walks"])
