@@ -395,8 +395,8 @@ MORE = {
         "stolen=1 must be 0 to 0.999",
     ),
     "neighbour": (
-        '[[neighbour]]\ncycles = 9\nof = "tlb"\nlevel = 1\n',
-        "neighbour 1: level=1 must be 0 to 0",
+        '[[neighbour]]\ncycles = 9\nof = "tlb"\nlevel = 2\n',
+        "neighbour 1: level=2 must be 1 to 1",
     ),
     "steps": ("[steps]\nevery_ms = 1\nfactor = 2\n", "steps 1: factor=2 must be 0.001 to 1"),
     "drift": ("[drift]\namplitude = 1\n", "drift 1: memory_ms is missing"),
