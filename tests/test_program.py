@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from trees import write
 
 import tlbprobe as tp
 from tlbprobe import _core
@@ -1331,13 +1332,6 @@ def test_wrong_use_of_the_command(command, arguments, named):
 
 
 # --- /proc, made up --------------------------------------------------------------------------------------
-
-
-def write(root, files):
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    return root
 
 
 def stat_line(pid, parent, name="x", started=5, minor=10, reaped=3, ticks=(200, 100, 50, 0)):
