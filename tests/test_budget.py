@@ -16,7 +16,6 @@ from tlbprobe.units import page_suffix, parse_size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 BASE = paging.base_page_size()
-PMD = paging.pmd_size()
 ORDINARY = PagePolicy("base", "base", BASE)
 POOLED = PagePolicy("hugetlb", "hugetlb", 2 * MIB)
 

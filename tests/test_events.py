@@ -178,7 +178,7 @@ def test_what_is_known_of_a_kind_is_judged():
         kind for core in (events.HSW, events.SKL, events.GLC, events.GRT) for _, kind in core.says.values()
     }
     kinds |= {kind for says in (events.AMD_SAYS, events.ARM_SAYS) for _, kind in says.values()}
-    assert {kind.replace(groups.BASE_PAGES, "") for kind in kinds} == {"", *groups.KNOWN}
+    assert {kind.replace(groups.OF_BASE_PAGES, "") for kind in kinds} == {"", *groups.KNOWN}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threads import in_threads
 
 import tlbprobe as tp
 from tlbprobe import _core
@@ -324,26 +325,6 @@ def test_another_thread_makes_progress_meanwhile(session):
     finally:
         stop.set()
         worker.join()
-
-
-def in_threads(*calls):
-    """What each call returned or raised, started at the same time."""
-    outcomes = [None] * len(calls)
-    gate = threading.Barrier(len(calls))
-
-    def work(k, call):
-        gate.wait()
-        try:
-            outcomes[k] = call()
-        except Exception as error:
-            outcomes[k] = error
-
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
 
 
 def test_two_threads_on_one_region_make_one_result_and_one_error(region):

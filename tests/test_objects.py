@@ -522,7 +522,7 @@ def test_an_interrupt_while_counting_is_an_interrupt(monkeypatch):
     def interrupted(words, address, entries):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(objects, "_places", interrupted)
+    monkeypatch.setattr(objects, "_request_places", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tp.objects(100, **QUICK)
     with pytest.raises(KeyboardInterrupt):

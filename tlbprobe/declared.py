@@ -261,7 +261,7 @@ class _Union(Form):
         return None if value is None else self.forms[-1].write(value, name, put)
 
 
-class _Array(Form):
+class _ArrayForm(Form):
     """An array, of which a read-only copy is held."""
 
     beside = True
@@ -364,7 +364,7 @@ class _Mapping(Form):
         return (pair for one in value.values() for pair in self.form.lengths(one))
 
 
-FORMS: dict[Any, type[Form]] = {np.ndarray: _Array, Literal: _Choice, dict: _Mapping}
+FORMS: dict[Any, type[Form]] = {np.ndarray: _ArrayForm, Literal: _Choice, dict: _Mapping}
 FORMS |= dict.fromkeys((Union, UnionType), _Union) | dict.fromkeys((tuple, list), _Series)
 
 

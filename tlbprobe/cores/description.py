@@ -20,7 +20,7 @@ REPLACEMENTS = ("lru", "plru", "random")
 # How many of each the model has room for: as in csrc/simulated/model.h.
 TLBS, ARRAYS, PAGES, CACHES, LEVELS, BURSTS, NEIGHBOURS = 8, 4, 8, 8, 5, 4, 8
 BASE_PAGES = tuple(1 << shift for shift in range(12, 17))
-MOST_BYTES = 1 << 20  # of a file; those that come with the package have some 4 KiB
+LARGEST_FILE = 1 << 20  # of a file; those that come with the package have some 4 KiB
 
 TomlTable = Mapping[str, Any]
 REQUIRED = object()
@@ -242,9 +242,11 @@ def describe(machine: str | os.PathLike[str]) -> Description:
 
 def _read(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise DescriptionError(f"{path.name}: is larger than {MOST_BYTES >> 20} MiB, so it is no description")
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise DescriptionError(
+            f"{path.name}: is larger than {LARGEST_FILE >> 20} MiB, so it is no description"
+        )
     import tomllib  # seldom wanted
 
     try:
@@ -320,7 +322,7 @@ def _value(value: Any, rule: Key, what: str) -> Any:
     if kind in (int, float):
         return _number(value, rule, what)
     if not isinstance(value, kind):
-        raise DescriptionError(f"{what}={value!r} must be {WORDS[kind]}")
+        raise DescriptionError(f"{what}={value!r} must be {KIND_WORDS[kind]}")
     if isinstance(value, str) and not value.strip():
         raise DescriptionError(f"{what} is empty")
     return value
@@ -329,13 +331,13 @@ def _value(value: Any, rule: Key, what: str) -> Any:
 def _number(value: Any, rule: Key, what: str) -> int | float:
     kinds = (int, float) if rule.kind is float else (int,)
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise DescriptionError(f"{what}={value!r} must be {WORDS[rule.kind]}")
+        raise DescriptionError(f"{what}={value!r} must be {KIND_WORDS[rule.kind]}")
     if not rule.least <= value <= rule.most:  # not so of a NaN
         raise DescriptionError(f"{what}={value!r} must be {rule.least:.9g} to {rule.most:.9g}")
     return float(value) if rule.kind is float else value
 
 
-WORDS: dict[Any, str] = {
+KIND_WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",

@@ -25,6 +25,7 @@ import numpy as np
 from ..cores.current import current
 from ..declared import Declared, Nanoseconds, Spec, Whole
 from ..units import Floats, Ints
+from .model import random_miss_share
 
 Range = tuple[Whole, Whole]
 
@@ -407,16 +408,6 @@ def find_entries(curve: RoundsByNodes, step: Step, previous: MeasuredLevel | Non
     return Entries(None, reason=reason)
 
 
-def slowest_even_miss(ratio: float) -> float:
-    """Share of accesses missed at so many times the entries, by random replacement in sets filled evenly."""
-    if ratio <= 1:
-        return 0.0
-    missed = 1.0
-    for _ in range(200):
-        missed = 1 - math.exp(-ratio * missed)
-    return missed
-
-
 @dataclass
 class Knee:
     """Where the curve leaves a plateau: the knee of a step."""
@@ -438,7 +429,7 @@ class Knee:
         if level is None or level.miss_ns is None or level.entries.range is None or level.entries.sharp:
             return 0.0
         entries = level.entries.range[0]
-        more = slowest_even_miss(nodes / entries) - slowest_even_miss(self.step.before / entries)
+        more = random_miss_share(nodes / entries) - random_miss_share(self.step.before / entries)
         return level.miss_ns.ns * more
 
     def is_above(self, nodes: int) -> bool:
@@ -853,7 +844,7 @@ class Sets:
     def expected(self, ways: int) -> float:
         """The same if these pages miss this level alone, as often as under the slowest replacement."""
         count = ways + max(1, ways // 2)
-        missed = slowest_even_miss(count / ways) * count / (count + self.beside(count))
+        missed = random_miss_share(count / ways) * count / (count + self.beside(count))
         return missed * (self.miss_ns - self.below_ns)
 
     def beside(self, count: int) -> int:

@@ -194,7 +194,9 @@ def shootdown(
     only_here("shootdown")
     policy = find_policy("base" if pages is None else pages)
     common = Common(strict, seed, cpu, counters=counters)
-    plan = ShootdownPlan(policy, kind, *_check(size, policy, kind, step), _callers_and_others(threads, cpu))
+    plan = ShootdownPlan(
+        policy, kind, *_checked_sizes(size, policy, kind, step), _callers_and_others(threads, cpu)
+    )
     _check_shootdown_fits(plan, strict)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     before = interrupts()
@@ -220,7 +222,7 @@ class ShootdownPlan:
         return mapped_size(self.size, self.policy)
 
 
-def _check(size: Size, policy: PagePolicy, kind: str, step: Size | None) -> tuple[int, int]:
+def _checked_sizes(size: Size, policy: PagePolicy, kind: str, step: Size | None) -> tuple[int, int]:
     """Bytes of all and of a call."""
     check_choice("kind", kind, SHOOTDOWN_KINDS)
     if policy.kind == "collapse":

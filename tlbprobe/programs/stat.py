@@ -485,7 +485,7 @@ def _run_program(
         counted = read()
     uncounted, warnings = _uncounted(ended, sampler)
     return _Found(
-        {**_fields_of(ended, argv[0], sampler), "uncounted": uncounted},
+        {**_run_fields(ended, argv[0], sampler), "uncounted": uncounted},
         sampler,
         counted,
         [*warnings, *sampler.complaints()],
@@ -508,7 +508,7 @@ UNWAITED = (
 )
 
 
-def _fields_of(ended: Ended, name: bytes, sampler: Sampler) -> dict[str, Any]:
+def _run_fields(ended: Ended, name: bytes, sampler: Sampler) -> dict[str, Any]:
     return {
         "program": program_name(name),
         "attached": False,

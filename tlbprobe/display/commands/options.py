@@ -77,7 +77,10 @@ def _reading(kind: Any, several: bool) -> dict[str, Any]:
     if typing.get_origin(first) is Literal:
         choices = typing.get_args(first)
         shown = "{" + ",".join(choices) + "}"
-        return {"type": _several(_one_of(choices)), "metavar": shown if len(shown) < LONG_CHOICES else "NAME"}
+        return {
+            "type": _several(_choice_of(choices)),
+            "metavar": shown if len(shown) < LONG_CHOICES else "NAME",
+        }
     if str in parts:  # sizes and counts are int or str
         return {"metavar": "SIZE" if int in parts else "NAME"}
     return {"type": _several(first) if several else first, "metavar": "N" if first is int else "X"}
@@ -96,7 +99,7 @@ def _several(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return read_all
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+def _choice_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def choice(text: str) -> str:
         if text not in choices:
             raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
