@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .. import _core
 from ..checks import check_choice, check_whole
 from ..cores.current import only_here
-from ..declared import Nanoseconds, Spec
+from ..declared import Bytes, Keys, Nanoseconds, Spec, Whole
 from ..machine import files, paging
 from ..machine.facts import recent_record
 from ..measuring.children import failure, scanned_backing
@@ -41,6 +41,8 @@ CALLS_MOST = 4096  # of one measurement
 
 # --- the result ------------------------------------------------------------------------------------------
 
+CALL_PARAMS = Keys(bytes=Bytes, kind=ShootdownKind, step=Bytes, threads=Whole)
+
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ShootdownTimes(SingleTimes):
@@ -63,9 +65,11 @@ class ShootdownTimes(SingleTimes):
 
     kind: ClassVar[str] = "shootdown_times"
 
+    params: Annotated[dict[str, Any], CALL_PARAMS]
+    counts: Annotated[dict[str, Any], Keys((), interrupts=Whole)] = field(default_factory=dict)
     others: Annotated[Floats, Spec("ns", ("threads", "times"))]
     quiet_ns: Annotated[Floats, Spec("ns", ("threads",))]
-    overhead_ns: Nanoseconds = 0.0
+    overhead_ns: Nanoseconds
 
     @property
     def others_median(self) -> float | None:

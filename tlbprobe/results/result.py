@@ -24,6 +24,7 @@ import numpy as np
 from ..declared import Declared
 from ..markup import html_table
 from ..units import Array
+from .words import recorded_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,9 +74,8 @@ class Result(Declared, ABC):
     @property
     def simulated(self) -> str:
         """Name of the simulated machine that it was measured on; empty of a real one."""
-        facts = getattr(self, "host", {}).get("facts", ())
-        names = (fact["value"] for fact in facts if fact.get("name") == "simulation.machine")
-        return str(next(names, ""))
+        host = recorded_host(getattr(self, "host", {}))
+        return str(host.get("simulation.machine") or "") if host else ""
 
     @abstractmethod
     def rows(self) -> Iterator[tuple[str, str]]:
