@@ -340,11 +340,7 @@ def two_turns():
 
 def test_bad_groups_are_refused_and_let_go(two_turns):
     session, software, first, _ = two_turns
-    for given, error in (
-        ((software, software), RuntimeError),
-        ((None,), TypeError),
-        ([software], TypeError),
-    ):
+    for given, error in (((software, software), RuntimeError), ((None,), TypeError), ([software], TypeError)):
         with pytest.raises(error):
             session.measure((1,), 1, given)
     with pytest.raises(ValueError, match="at most 32 groups"):

@@ -394,10 +394,7 @@ def test_threads_that_open_and_close_sessions_of_one_region_take_turns(region):
     def work():
         had = 0
         for _ in range(300):
-            with (
-                contextlib.suppress(RuntimeError),
-                _core.Session([chase_part(region, size=4096)]) as session,
-            ):
+            with contextlib.suppress(RuntimeError), _core.Session([chase_part(region, size=4096)]) as session:
                 had += session.verify() == session.laps
         return had
 

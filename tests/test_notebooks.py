@@ -24,12 +24,7 @@ QUICK = {
         "max_seconds": 0.05,
     },
     "03-six-gib-of-random-lookups": {"records": "50K", "small_records": "20K", "max_seconds": 0.03},
-    "08-anatomy-of-a-tlb": {
-        "most_pages": 512,
-        "point_seconds": 0.02,
-        "memory": "8MiB",
-        "max_seconds": 3.0,
-    },
+    "08-anatomy-of-a-tlb": {"most_pages": 512, "point_seconds": 0.02, "memory": "8MiB", "max_seconds": 3.0},
     "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
     "05-how-to-measure-it-wrong": {
         "most_pages": 128,

@@ -486,9 +486,6 @@ def test_damaged_memory_is_an_error(monkeypatch):
         ({"layout": 0}, ValueError, "layout=0"),
         ({"layout": None}, ValueError, "layout=None"),
         ({"write_statistics": "no"}, TypeError, "write_statistics='no' must be True or False"),
-        ({"verify": 1}, TypeError, "verify=1"),
-        ({"pages": "colossal"}, ValueError, "pages='colossal'"),
-        ({"seed": -1}, ValueError, "seed=-1"),
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):

@@ -21,13 +21,7 @@ from ..sweeps.axes import axis_text
 from ..sweeps.curve import Curve
 from ..sweeps.fault_parts import FaultParts
 from ..sweeps.sweep import Sweep, complaints
-from ..units import (
-    Interval,
-    approximate_size,
-    format_average,
-    format_seconds,
-    format_size,
-)
+from ..units import Interval, approximate_size, format_average, format_seconds, format_size
 from .tables import print_table
 
 

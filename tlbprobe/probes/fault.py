@@ -893,12 +893,9 @@ PROBE = Probe(
     question="the first touch of every page, one by one, with the page faults counted",
     word="touch",
     sizes=("size", "step"),
-    hazards={
-        TIMED: "every touch is timed",
-        TRAPPING: "each first touch enters the kernel",
-    },
+    hazards={TIMED: "every touch is timed", TRAPPING: "each first touch enters the kernel"},
     helps={
-        "counters": "performance counters: none can be read around a single touch, and the result says so",
+        "counters": "performance counters: none can be read around a single touch, and the result says so"
     },
     sample=Sample("64KiB", {"kind": "third", "order": "backwards", "threads": 0, "step": 100, "seed": -1}),
 )

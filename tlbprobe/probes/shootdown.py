@@ -342,12 +342,7 @@ PROBE = Probe(
     question="what taking pages away costs the caller, and threads on other CPUs",
     word="call",
     sizes=("size", "step"),
-    hazards={
-        TIMED: "every call is timed",
-        TRAPPING: "each call enters the kernel",
-    },
-    helps={
-        "counters": "performance counters: none can be read around a single call, and the result says so",
-    },
+    hazards={TIMED: "every call is timed", TRAPPING: "each call enters the kernel"},
+    helps={"counters": "performance counters: none can be read around a single call, and the result says so"},
     sample=Sample("64KiB", {"kind": "remap", "threads": -1, "step": 100, "seed": -1}),
 )

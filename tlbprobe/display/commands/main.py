@@ -12,10 +12,7 @@ from typing import Any
 
 from ...cores.simulated import simulated
 from ...record import COMMAND_HELPS, RECORDS
-from ...results.result import (
-    FileFormatError,
-    package_version,
-)
+from ...results.result import FileFormatError, package_version
 from . import anatomy, curve, events, fault, host, pages, plot, probe, show, stat, whatif
 from .output import DONE, INTERRUPTED, REFUSED, USAGE, complain
 

@@ -12,11 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...results.result import (
-    Result,
-    check_writable,
-    replacing,
-)
+from ...results.result import Result, check_writable, replacing
 from ..text import print_result, write_csv
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -12,11 +12,7 @@ from ...memory.needs import PageNeed, page_needs
 from ...memory.policies import page_policies
 from ...programs.mappings import ProgramMapping, program_mappings, whole_program
 from ...record import COMMAND_HELPS
-from ...units import (
-    approximate_size,
-    format_size,
-    printable,
-)
+from ...units import approximate_size, format_size, printable
 from ..tables import print_table
 from .options import add_command
 from .output import DONE, print_either

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...results.result import (
-    load,
-)
+from ...results.result import load
 from .options import add_command
 from .output import DONE, add_formats, show
 
