@@ -35,6 +35,8 @@ QUICK = {
         "point_seconds": 0.02,
         "memory": "8MiB",
         "max_seconds": 3.0,
+        "simulated_memory": "8MiB",
+        "simulated_seconds": 1.0,
     },
     "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
     "05-how-to-measure-it-wrong": {
