@@ -83,6 +83,7 @@ readme: $(VENV)/wheel ## Write anew what follows from the code: names, tables of
 	$(BIN)/python tools/generate.py
 	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-curve.npz README.png
 	$(BIN)/tlbprobe plot notebooks/data/zen4-guest-anatomy.npz docs/anatomy.png
+	$(BIN)/tlbprobe plot notebooks/data/simulated-skylake-curve.npz docs/simulated.png
 
 clean: ## Remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tlbprobe as tp
+from tlbprobe.cores.description import Description
 from tlbprobe.display.commands.main import build_parser
 from tlbprobe.record import RECORDS, Probe
+from tlbprobe.units import page_suffix
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,10 +74,29 @@ def commands(text: str) -> str:
     return between(text, "<!-- commands -->", "<!-- end of commands -->", table(rows))
 
 
+def machines(text: str) -> str:
+    """Every simulated machine: its pages, and the entries that each side looks up one after the other."""
+    rows = [("machine", "what it is", "pages", "data TLB", "code TLB")]
+    for machine in tp.machines():
+        pages = ", ".join(page_suffix(size) for size in machine.pages)
+        rows.append(
+            (f"`{machine.name}`", machine.about, pages, *(levels(machine, side) for side in ("data", "code")))
+        )
+    return between(text, "<!-- machines -->", "<!-- end of machines -->", table(rows))
+
+
+def levels(machine: Description, side: str) -> str:
+    """Entries of the levels of a side: of a level with several arrays, those for base pages."""
+    mine = [level["entries"] for level in machine.tables["tlb"] if level["side"] in (side, "both")]
+    held = [next((one for one in arrays if machine.base_page in one["pages"]), arrays[0]) for arrays in mine]
+    return ", ".join(f"{one['entries']}{f' ({ways}-way)' if (ways := one['ways']) else ''}" for one in held)
+
+
 GENERATED: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("tlbprobe/__init__.py", names),
     ("docs/probes.md", probes),
     ("docs/commands.md", commands),
+    ("docs/simulated.md", machines),
 )
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from ...cores.current import current
 from ...counters import groups
 from ...grouping import grouped
 from ..tables import print_table
@@ -30,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.json:
         print(groups.whose_events(options.cpu))
     print_either(options.json, found, _print_events)
-    if not options.json and not options.names:
+    if not options.json and not options.names and not current().name:
         print(MORE_EVENTS)
     return DONE
 
@@ -38,7 +39,8 @@ def run(options: argparse.Namespace) -> int:
 def _print_events(found: Sequence[groups.CounterEvent]) -> None:
     """Events that this processor has, then why some of them, and others, cannot be had."""
     print_table([_event_cells(event) for event in found if event.encoding], spare=("from",))
-    print("counts: proved on a chase whose misses are known, or counted by the kernel itself")
+    if not current().name:
+        print("counts: proved on a chase whose misses are known, or counted by the kernel itself")
     missing = (event for event in found if event.status in ("dead", "refused"))
     alike = grouped(missing, lambda event: (event.status, event.reason, event.command))
     for (status, reason, command), events in alike.items():
