@@ -61,6 +61,7 @@ QUICK = {
         "rounds": 1,
         "function_rounds": 3,
     },
+    "09-design-a-tlb": {"point_seconds": 0.02, "precision": 0.05, "per_octave": 1, "most_size": "2MiB"},
 }
 
 
