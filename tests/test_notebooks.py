@@ -13,7 +13,13 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 # What a test run uses in place of the parameters of each notebook.
 QUICK = {
-    "01-what-huge-pages-buy": {"size": "4MiB", "max_seconds": 0.05, "region_size": "4MiB"},
+    "01-what-huge-pages-buy": {
+        "size": "4MiB",
+        "max_seconds": 0.05,
+        "region_size": "4MiB",
+        "simulated_size": "16MiB",
+        "simulated_seconds": 0.002,
+    },
     "02-what-a-tlb-miss-costs": {
         "size": "4MiB",
         "passes": 2,
@@ -24,7 +30,14 @@ QUICK = {
         "max_seconds": 0.05,
     },
     "03-six-gib-of-random-lookups": {"records": "50K", "small_records": "20K", "max_seconds": 0.03},
-    "08-anatomy-of-a-tlb": {"most_pages": 512, "point_seconds": 0.02, "memory": "8MiB", "max_seconds": 3.0},
+    "08-anatomy-of-a-tlb": {
+        "most_pages": 512,
+        "point_seconds": 0.02,
+        "memory": "8MiB",
+        "max_seconds": 3.0,
+        "simulated_memory": "8MiB",
+        "simulated_seconds": 1.0,
+    },
     "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
     "05-how-to-measure-it-wrong": {
         "most_pages": 128,
@@ -48,6 +61,7 @@ QUICK = {
         "rounds": 1,
         "function_rounds": 3,
     },
+    "09-design-a-tlb": {"point_seconds": 0.02, "precision": 0.05, "per_octave": 1, "most_size": "2MiB"},
 }
 
 
