@@ -7,7 +7,7 @@ from typing import Any
 
 from ...results.result import load
 from .options import add_command
-from .output import DONE, add_formats, show
+from .output import DONE, add_formats, show, trusting
 
 
 def add(commands: Any) -> None:
@@ -19,5 +19,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; its exit status."""
-    show(load(options.file), as_json=options.json, as_csv=options.csv)
+    result = load(options.file)
+    with trusting(options.file):
+        show(result, as_json=options.json, as_csv=options.csv)
     return DONE
