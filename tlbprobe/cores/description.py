@@ -233,7 +233,14 @@ def describe(machine: str | os.PathLike[str]) -> Description:
     if text in known:
         path = known[text]
     elif text.endswith(".toml"):
-        path = Path(text)
+        path = Path(text).expanduser()
+        if not path.is_file():
+            names = ", ".join(known)
+            raise DescriptionError(f"machine={text!r} is no file; by name, without .toml, there are {names}")
+        if path.stem in known and not path.samefile(known[path.stem]):
+            raise DescriptionError(
+                f"machine={text!r}: a machine of that name comes with the package: name the file otherwise"
+            )
     else:
         names = ", ".join(known)
         raise DescriptionError(f"machine={text!r} is neither a file that ends in .toml nor one of {names}")
@@ -250,7 +257,7 @@ def _read(path: Path) -> dict[str, Any]:
     import tomllib  # seldom wanted
 
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers with thousands of digits
         raise DescriptionError(f"{path.name}: is no TOML file: {error}") from error
 
@@ -259,11 +266,17 @@ def parse(content: TomlTable, name: str) -> Description:
     """Check a description, and complete it."""
     known = {"", *TABLES} - {inner for inner in TABLES if "." in inner}
     own = {key: value for key, value in content.items() if key not in known}
+    for key, value in own.items():
+        if isinstance(value, list | Mapping) and key not in TABLES[""]:
+            raise DescriptionError(
+                f"{name}: there is no table {key}: these are: {', '.join(sorted(known - {''}))}"
+            )
     head = _checked(own, TABLES[""], name, "")
     tables: dict[str, Any] = {"": head}
     for table in sorted(known - {""}):
         if table in NEEDED and table not in content:
-            raise DescriptionError(f"{name}: there is no [{table}], which every machine has")
+            header = f"[[{table}]]" if table in LISTED else f"[{table}]"
+            raise DescriptionError(f"{name}: there is no {header}, which every machine has")
         tables[table] = _table(content.get(table), table, name)
     for place, level in enumerate(tables["tlb"], 1):
         level["entries"] = _rows(level["entries"], "tlb.entries", ARRAYS, name, f"tlb {place}: ")

@@ -229,7 +229,8 @@ class Measurement(Result):
         disturbed = f"{self.disturbed.mean():.0%} visibly disturbed"
         plural = f"{word}{'es' if word.endswith('s') else 's'}"
         yield "slices", f"{self.ns.size} of {self.accesses_per_slice} {plural}, {disturbed}"
-        yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
+        if not self.simulated:  # a model's memory takes no time
+            yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
         for text in refused_rows(self.refused):
             yield "refused", text
         for warning in self.warnings:

@@ -241,7 +241,7 @@ def _decode(content: bytes) -> Result:
 CONTROLS = re.compile(r"[\x7f-\x9f]|(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f]|7f|[89][0-9a-f])", re.IGNORECASE)
 
 
-def _shown(control: re.Match[str]) -> str:
+def _visible(control: re.Match[str]) -> str:
     """A control character as its number, in JSON."""
     return f"{control[1] or ''}\\\\x{control[2] or format(ord(control[0]), 'x')}"
 
@@ -249,7 +249,7 @@ def _shown(control: re.Match[str]) -> str:
 def _header(arrays: Mapping[str, Array]) -> dict[str, Any]:
     """The header, if the file says that it is ours."""
     text = arrays["header"].tobytes().decode() if "header" in arrays else "null"
-    header = json.loads(CONTROLS.sub(_shown, text))
+    header = json.loads(CONTROLS.sub(_visible, text))
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FileFormatError("is no tlbprobe file, but another kind of archive")
     return header

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ...results.result import load
+from ..text import check_table
 from .options import add_command
 from .output import DONE, add_formats, show, trusting
 
@@ -20,6 +21,8 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it; its exit status."""
     result = load(options.file)
+    if options.csv:
+        check_table(result)
     with trusting(options.file):
         show(result, as_json=options.json, as_csv=options.csv)
     return DONE
