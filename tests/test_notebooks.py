@@ -29,7 +29,14 @@ QUICK = {
         "nodes": 64,
         "max_seconds": 0.05,
     },
-    "03-six-gib-of-random-lookups": {"records": "50K", "small_records": "20K", "max_seconds": 0.03},
+    "03-six-gib-of-random-lookups": {
+        "records": "50K",
+        "small_records": "20K",
+        "max_seconds": 0.03,
+        "simulated_records": "1M",
+        "simulated_batches": [1, 8],
+        "simulated_seconds": 0.01,
+    },
     "08-anatomy-of-a-tlb": {
         "most_pages": 512,
         "point_seconds": 0.02,
