@@ -45,7 +45,13 @@ QUICK = {
         "simulated_memory": "8MiB",
         "simulated_seconds": 1.0,
     },
-    "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
+    "04-object-layout": {
+        "max_sessions": 4000,
+        "article_sessions": 2000,
+        "max_seconds": 0.02,
+        "simulated_sessions": 2000,
+        "simulated_seconds": 0.002,
+    },
     "05-how-to-measure-it-wrong": {
         "most_pages": 128,
         "per_octave": 1,
