@@ -29,7 +29,14 @@ QUICK = {
         "nodes": 64,
         "max_seconds": 0.05,
     },
-    "03-six-gib-of-random-lookups": {"records": "50K", "small_records": "20K", "max_seconds": 0.03},
+    "03-six-gib-of-random-lookups": {
+        "records": "50K",
+        "small_records": "20K",
+        "max_seconds": 0.03,
+        "simulated_records": "1M",
+        "simulated_batches": [1, 8],
+        "simulated_seconds": 0.01,
+    },
     "08-anatomy-of-a-tlb": {
         "most_pages": 512,
         "point_seconds": 0.02,
@@ -38,7 +45,13 @@ QUICK = {
         "simulated_memory": "8MiB",
         "simulated_seconds": 1.0,
     },
-    "04-object-layout": {"max_sessions": 4000, "article_sessions": 2000, "max_seconds": 0.02},
+    "04-object-layout": {
+        "max_sessions": 4000,
+        "article_sessions": 2000,
+        "max_seconds": 0.02,
+        "simulated_sessions": 2000,
+        "simulated_seconds": 0.002,
+    },
     "05-how-to-measure-it-wrong": {
         "most_pages": 128,
         "per_octave": 1,
