@@ -49,8 +49,8 @@ def picture(result: Result, ax: Axes | None = None, **view: Any) -> Axes:
     """Draw a result on Axes; where no real machine was measured, the title says so, or the corner above."""
     ax = draw(result, ax, **view)
     if result.simulated and result.simulated not in ax.get_title(loc="left"):
-        where: dict[str, Any] = {"ha": "right", "va": "bottom", "color": COLOURS[2], "transform": ax.transAxes}
-        ax.text(1, 1.01, f"simulated: {result.simulated}", fontsize="small", **where)
+        where: dict[str, Any] = {"ha": "right", "va": "bottom", "transform": ax.transAxes}
+        ax.text(1, 1.01, f"simulated: {result.simulated}", fontsize="small", color=COLOURS[2], **where)
     return ax
 
 
