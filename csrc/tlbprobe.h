@@ -212,8 +212,9 @@ struct tlb_kernel {
     /* Undoes what prepare did beyond writing to its bytes; NULL: nothing. Called once, whatever prepare said.
      */
     void (*release)(struct tlb_run *run);
-    /* The place among its parameters of how many accesses it begins at once; 0: one. Where a slice ends after
-     * a multiple of these, the next one goes on as if there had been no end. */
+    /* The place among its parameters of how many accesses it begins at once; 0: one, so it is not the first
+     * parameter. Where a slice ends after a multiple of these, the next one goes on as if there had been no
+     * end. */
     size_t together;
 };
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from trees import pool_files, write
 
 import tlbprobe as tp
 from tlbprobe.display.commands.main import main
@@ -21,19 +22,6 @@ BASE = paging.base_page_size()
 PMD = 2 * MIB
 
 
-def write(root, files):
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    return root
-
-
-def pool(size, total, free, reserved=0, overcommit=0):
-    where = f"{HUGETLB}/hugepages-{size >> 10}kB"
-    counts = {"nr": total, "free": free, "resv": reserved, "surplus": 0, "nr_overcommit": overcommit}
-    return {f"{where}/{name}_hugepages": f"{count}\n" for name, count in counts.items()}
-
-
 @pytest.fixture
 def tree(tmp_path):
     """32 GiB, two nodes, 2 MiB and 1 GiB pools, blocks of at most 1024 base pages."""
@@ -46,8 +34,8 @@ def tree(tmp_path):
         f"{THP}/shmem_enabled": "always within_size advise [never] deny force\n",
         f"{THP}/hugepages-64kB/enabled": "always inherit madvise [never]\n",
         f"{THP}/hugepages-2048kB/enabled": "always [inherit] madvise never\n",
-        **pool(2 * MIB, 100, 60, 10),
-        **pool(GIB, 0, 0),
+        **pool_files(2 * MIB, 100, 60, 10),
+        **pool_files(GIB, 0, 0),
     }
     for node, free in ((0, 40), (1, 20)):
         files[f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/free_hugepages"] = f"{free}\n"

@@ -6,27 +6,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trees import pool_files, write
 
 import tlbprobe as tp
 from tlbprobe.machine import limits, paging
-from tlbprobe.memory import policies
 from tlbprobe.memory.budget import MARGIN, Need, budget, check_budget, fit_together, page_table_bytes
 from tlbprobe.memory.policies import PagePolicy, mapped_size
 from tlbprobe.units import page_suffix, parse_size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 BASE = paging.base_page_size()
-PMD = paging.pmd_size()
 ORDINARY = PagePolicy("base", "base", BASE)
 POOLED = PagePolicy("hugetlb", "hugetlb", 2 * MIB)
-
-
-def write(root, files):
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
-    return root
 
 
 @pytest.fixture
@@ -187,7 +178,7 @@ def test_hugetlb_groups_limit_their_own_page_size(roomy):
         "sys/fs/cgroup/a/hugetlb.2MB.max": 8 * MIB,
         "sys/fs/cgroup/a/hugetlb.2MB.current": 2 * MIB,
     }
-    write(roomy, {**files, **pool(total=100, free=100)})
+    write(roomy, {**files, **pool_files(2 * MIB, total=100, free=100)})
     error = refusal(16 * MIB, POOLED, roomy)
     assert "hugetlb.2MB.max" in str(error)
     assert largest_fit(error) == 6 * MIB
@@ -197,12 +188,6 @@ def test_hugetlb_groups_limit_their_own_page_size(roomy):
 
 
 # --- pools, made up --------------------------------------------------------------------------------------
-
-
-def pool(size=2 * MIB, total=0, free=0, reserved=0, surplus=0, overcommit=0):
-    folder = f"sys/kernel/mm/hugepages/hugepages-{size >> 10}kB"
-    counts = {"nr": total, "free": free, "resv": reserved, "surplus": surplus, "nr_overcommit": overcommit}
-    return {f"{folder}/{name}_hugepages": count for name, count in counts.items()}
 
 
 @pytest.mark.parametrize(
@@ -218,7 +203,7 @@ def pool(size=2 * MIB, total=0, free=0, reserved=0, surplus=0, overcommit=0):
     ],
 )
 def test_a_pool_too_small_says_what_fits_and_the_command(roomy, counts, fits, wanted):
-    write(roomy, pool(**counts))
+    write(roomy, pool_files(2 * MIB, **counts))
     error = refusal(20 * MIB, POOLED, roomy)
     assert largest_fit(error) == fits * 2 * MIB
     command = f"echo {wanted} | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -228,20 +213,21 @@ def test_a_pool_too_small_says_what_fits_and_the_command(roomy, counts, fits, wa
 
 
 def test_pages_that_a_pool_has_need_no_ordinary_memory(roomy):
-    write(roomy, {"proc/meminfo": f"MemAvailable: {80 * 1024} kB", **pool(total=4096, free=4096)})
+    write(roomy, {"proc/meminfo": "MemAvailable: 81920 kB", **pool_files(2 * MIB, 4096, 4096)})
     check_budget(8 * GIB, POOLED, "this", root=roomy)
 
 
 def test_pages_that_a_pool_would_grow_by_come_out_of_ordinary_memory(roomy):
     available = MARGIN + 101 * MIB
-    write(roomy, {"proc/meminfo": f"MemAvailable: {available >> 10} kB", **pool(overcommit=4096)})
+    write(roomy, {"proc/meminfo": f"MemAvailable: {available >> 10} kB"})
+    write(roomy, pool_files(2 * MIB, overcommit=4096))
     error = refusal(GIB, POOLED, roomy)
     assert largest_fit(error) == 100 * MIB
     check_budget(100 * MIB, POOLED, "this", root=roomy)
 
 
 def test_hugetlb_without_ordinary_memory_for_the_rest_fits_not_at_all(roomy):
-    write(roomy, {"proc/meminfo": "MemAvailable: 1024 kB", **pool(total=100, free=100)})
+    write(roomy, {"proc/meminfo": "MemAvailable: 1024 kB", **pool_files(2 * MIB, total=100, free=100)})
     assert "no size would fit" in str(refusal(2 * MIB, POOLED, roomy))
 
 
@@ -249,7 +235,7 @@ def test_hugetlb_without_ordinary_memory_for_the_rest_fits_not_at_all(roomy):
 
 
 def test_split_mappings_count_against_max_map_count(roomy, monkeypatch):
-    monkeypatch.setattr(policies, "piece_of", lambda policy: 64 * KIB)
+    monkeypatch.setattr("tlbprobe.memory.budget.piece_of", lambda policy: 64 * KIB)
     write(roomy, {"proc/sys/vm/max_map_count": 1064, "proc/self/maps": "line\n" * 99 + "line"})
     policy = PagePolicy("thp-64K", "mthp", 64 * KIB)
     error = refusal(64 * MIB, policy, roomy)
@@ -431,7 +417,7 @@ def test_a_pool_may_grow_as_far_as_it_is_allowed(reserved):
 def test_a_pool_taken_between_the_budget_and_the_mapping_is_a_memory_error(reserved, monkeypatch):
     reserved(2)
     with tp.Region(2 * POOL_SIZE, "hugetlb"):
-        monkeypatch.setattr(budget, "check_budget", lambda *_: None)
+        monkeypatch.setattr("tlbprobe.memory.region.check_budget", lambda *_: None)
         with pytest.raises(MemoryError, match="another process"):
             tp.Region(POOL_SIZE, "hugetlb", strict=False)
 
@@ -490,7 +476,9 @@ def test_regions_fit_together_or_not(roomy):
 
 
 def test_split_mappings_are_counted_together(roomy, monkeypatch):
-    monkeypatch.setattr(policies, "piece_of", lambda policy: 64 * KIB if policy.kind == "mthp" else 0)
+    monkeypatch.setattr(
+        "tlbprobe.memory.budget.piece_of", lambda policy: 64 * KIB if policy.kind == "mthp" else 0
+    )
     monkeypatch.setattr("tlbprobe.memory.budget._mappings_left", lambda _: 1000)
     mthp = PagePolicy("thp-64K", "mthp", 64 * KIB)
     assert fit_together([(999 * 64 * KIB, mthp), (GIB, ORDINARY)], roomy)
@@ -499,10 +487,7 @@ def test_split_mappings_are_counted_together(roomy, monkeypatch):
 
 def test_no_command_is_named_that_would_take_all_memory(roomy):
     write(roomy, {"proc/meminfo": f"MemAvailable: {10 * MIB} kB\nHugepagesize: 2048 kB"})  # 10 GiB
-    write(roomy, {
-        f"sys/kernel/mm/hugepages/hugepages-2048kB/{name}_hugepages": "0"
-        for name in ("nr", "free", "resv", "surplus", "nr_overcommit")
-    })  # fmt: skip
+    write(roomy, pool_files(2 * MIB))
     pool = PagePolicy("hugetlb", "hugetlb", 2 * MIB)
     assert "echo 2048 | sudo tee" in str(refusal(4 * GIB, pool, roomy))
     assert "sudo" not in str(refusal(1 << 50, pool, roomy))

@@ -397,10 +397,6 @@ def test_for_ever_is_no_time():
 # --- address space with few pages
 
 
-def kib(text, name):
-    return int(re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)[1])
-
-
 @pytest.mark.no_asan  # which needs memory of its own for what is freed
 def test_only_pages_that_hold_a_node_are_touched(run_python):
     """Memory grows by the nodes and their page tables, and is given back, address space and all."""

@@ -606,3 +606,28 @@ def test_closed_stdout(tmp_path):
     done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert tp.load(out).low > 0
+
+
+def test_what_a_damaged_file_makes_fail_is_its_fault(run, saved, tmp_path, monkeypatch):
+    """Whatever the file's content does not say before it is printed or drawn."""
+
+    def broken(*_, **__):
+        raise KeyError("zzz")
+
+    monkeypatch.setattr("tlbprobe.display.commands.output.print_result", broken)
+    status, _, err = run("show", saved / "anatomy.npz")
+    assert status == 1
+    assert "anatomy.npz' is damaged" in err
+
+
+def test_a_folder_is_no_picture(run, saved, tmp_path):
+    status, _, err = run("plot", saved / "anatomy.npz", f"{tmp_path}/absent.png/")
+    assert status == 1
+    assert "it is a folder" in err
+    assert not list(tmp_path.glob("*.png"))
+
+
+def test_a_range_is_not_endless(run):
+    status, _, err = run("chase", "64K", "--seed", "0:99999999999")
+    assert status == 2
+    assert "is more than 1000 values" in err

@@ -29,7 +29,6 @@ from tlbprobe.record import RECORDS
 
 CSRC = Path(__file__).parents[1] / "csrc"
 BASE = paging.base_page_size()
-LINE = paging.cache_line_size()
 QUICK = {"max_seconds": 0.02}
 TASK_CLOCK, PAGE_FAULTS, SWITCHES, MINOR, MAJOR = ((1, number, 0, 0) for number in (1, 2, 3, 5, 6))
 NOT_THERE = (1, 1 << 40, 0, 0)  # no software event has that number
@@ -341,11 +340,7 @@ def two_turns():
 
 def test_bad_groups_are_refused_and_let_go(two_turns):
     session, software, first, _ = two_turns
-    for given, error in (
-        ((software, software), RuntimeError),
-        ((None,), TypeError),
-        ([software], TypeError),
-    ):
+    for given, error in (((software, software), RuntimeError), ((None,), TypeError), ([software], TypeError)):
         with pytest.raises(error):
             session.measure((1,), 1, given)
     with pytest.raises(ValueError, match="at most 32 groups"):

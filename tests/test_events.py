@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trees import write
 
 from tlbprobe.counters import events, groups, libpfm, pmus
 
@@ -61,21 +62,14 @@ MAPFILE = {
 # --- machines made by hand -------------------------------------------------------------------------------
 
 
-def write(root, path, text):
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{text}\n")
-
-
 def add_pmu(root, name, number, formats=None, named=None, cpus=None):
     where = f"sys/bus/event_source/devices/{name}"
-    write(root, f"{where}/type", number)
-    for term, text in (formats or {}).items():
-        write(root, f"{where}/format/{term}", text)
-    for event, text in (named or {}).items():
-        write(root, f"{where}/events/{event}", text)
-    if cpus is not None:
-        write(root, f"{where}/cpus", cpus)
+    write(root, {
+        f"{where}/type": number,
+        **{f"{where}/format/{term}": text for term, text in (formats or {}).items()},
+        **{f"{where}/events/{event}": text for event, text in (named or {}).items()},
+        **({} if cpus is None else {f"{where}/cpus": cpus}),
+    })  # fmt: skip
 
 
 X86_FORMATS = {
@@ -91,7 +85,7 @@ AMD_FORMATS = {**X86_FORMATS, "event": "config:0-7,32-35"}
 
 def x86(root, vendor, family, model, stepping=1):
     fields = {"vendor_id": vendor, "cpu family": family, "model": model, "stepping": stepping}
-    write(root, "proc/cpuinfo", "\n".join(f"{name}\t: {value}" for name, value in fields.items()))
+    write(root, {"proc/cpuinfo": "\n".join(f"{name}\t: {value}" for name, value in fields.items())})
     return root
 
 
@@ -114,10 +108,10 @@ def hybrid(root, model, **units):
 
 
 def arm(root, part, announced=(), implementer=0x41, cpus=1):
-    write(root, "proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd03")
+    write(root, {"proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd03"})
     for cpu in range(cpus):
         midr = f"{implementer << 24 | 0xF << 16 | part << 4:#018x}"
-        write(root, f"sys/devices/system/cpu/cpu{cpu}/regs/identification/midr_el1", midr)
+        write(root, {f"sys/devices/system/cpu/cpu{cpu}/regs/identification/midr_el1": midr})
     formats = {"event": "config:0-15", "long": "config1:0", "rdpmc": "config1:1"}
     named = {name: f"event={number:#06x}" for name, number in announced}
     add_pmu(root, "armv8_pmuv3_0", 8, formats, named)
@@ -184,7 +178,7 @@ def test_what_is_known_of_a_kind_is_judged():
         kind for core in (events.HSW, events.SKL, events.GLC, events.GRT) for _, kind in core.says.values()
     }
     kinds |= {kind for says in (events.AMD_SAYS, events.ARM_SAYS) for _, kind in says.values()}
-    assert {kind.replace(groups.BASE_PAGES, "") for kind in kinds} == {"", *groups.KNOWN}
+    assert {kind.replace(groups.OF_BASE_PAGES, "") for kind in kinds} == {"", *groups.KNOWN}
 
 
 @pytest.mark.parametrize(
@@ -343,7 +337,7 @@ def test_newer_arm_cores_count_walks_over_cycles(tmp_path, implementer, part):
 
 def test_user_access_on_arm_is_asked_for_where_it_is_granted(tmp_path):
     root = arm(tmp_path, 0xD0C, N1)
-    write(root, "proc/sys/kernel/perf_user_access", "1")
+    write(root, {"proc/sys/kernel/perf_user_access": "1"})
     assert events.find("walks", events.processor(root)).key == (8, 0x34, 2, 0)
     assert events.find("cycles", events.processor(root)).key == (0, 0, 2, 0)
 
@@ -496,7 +490,7 @@ def test_an_event_that_names_itself_ends(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "nonsense", "-3", "99999999999999"])
 def test_a_pmu_without_a_proper_type_is_none(tmp_path, text):
-    write(tmp_path, "sys/bus/event_source/devices/cpu/type", text)
+    write(tmp_path, {"sys/bus/event_source/devices/cpu/type": text})
     assert pmus.core_pmus(tmp_path) == []
 
 

@@ -1462,11 +1462,7 @@ def test_parts_of_a_few_pages(size):
 
 
 def test_wrong_parameters_of_parts():
-    for parameters, words in (
-        ({"size": 0}, "size=0"),
-        ({"seed": -1}, "seed=-1"),
-        ({"cpu": 99999}, "cpu=99999"),
-    ):
+    for parameters, words in (({"size": 0}, "size=0"),):
         with pytest.raises(ValueError, match=words):
             tp.fault_parts(**{"size": MIB, **parameters})
     with pytest.raises(MemoryError):

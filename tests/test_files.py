@@ -2,12 +2,17 @@
 
 import contextlib
 import dataclasses
+import functools
 import getpass
 import io
+import itertools
 import json
+import math
+import operator
 import os
 import pickle
 import platform
+import re
 import stat
 import subprocess
 import sys
@@ -17,6 +22,7 @@ import numpy as np
 import pytest
 
 import tlbprobe as tp
+from tlbprobe.declared import FieldError
 from tlbprobe.results import result
 from tlbprobe.sweeps import sweep
 
@@ -138,6 +144,37 @@ def test_facts_of_the_host_are_written_once(made, tmp_path):
     assert swept[0].host is host, "saving changed the result"
 
 
+# --- the format ------------------------------------------------------------------------------------------
+
+DATA = Path(__file__).parent / "data"
+RECORDED = sorted((Path(__file__).parents[1] / "notebooks" / "data").glob("*.npz"))
+
+
+def stated(path):
+    """The header of a file, and the type and shape of each array in it."""
+    with np.load(path) as arrays:
+        text = arrays["header"].tobytes().decode()
+        shapes = {name: f"{arrays[name].dtype} {arrays[name].shape}" for name in sorted(arrays.files)}
+    del shapes["header"]
+    return {"header": json.loads(text.replace(f'"{tp.__version__}"', '"VERSION"')), "arrays": shapes}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_written_as_ever(examples, tmp_path, kind):
+    examples[kind].save(tmp_path / "x")
+    expected = json.loads((DATA / "headers.json").read_text())[kind]
+    assert json.dumps(stated(tmp_path / "x")) == json.dumps(expected)  # the order of keys too
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_recorded_files_are_written_again_as_they_are(tmp_path, path):
+    tp.load(path).save(tmp_path / "x")
+    with np.load(path) as before, np.load(tmp_path / "x") as after:
+        assert sorted(before.files) == sorted(after.files)
+        for name in before.files:
+            assert before[name].tobytes() == after[name].tobytes(), name
+
+
 # --- privacy ---------------------------------------------------------------------------------------------
 
 
@@ -248,6 +285,99 @@ def test_newer(saved, changes):
 def test_a_later_field_is_no_obstacle(saved):
     rewrite(saved, remark="from a later release")
     assert tp.load(saved).policies == ["base", "thp"]
+
+
+# --- damaged fields --------------------------------------------------------------------------------------
+
+GONE = object()
+WRONG = (GONE, None, "text", -1, 1.5, math.nan, 10**400, [], [None], {}, {"a": None})
+WRONG_ARRAYS = {
+    "more axes": lambda array: array[None],
+    "text": lambda array: np.full(array.shape, "1"),
+    "complex": lambda array: array.astype(complex),
+    "infinite": lambda array: np.full(array.shape, np.inf),
+    "twice as long": lambda array: np.concatenate([array, array]),
+}
+# Arrays that may hold anything, in any number, as long as they are arrays of numbers.
+FREE = {
+    ("page_times", "after"): {"twice as long"},
+    **{(kind, name): {"twice as long"} for kind in SINGLE for name in ("disturbed", "write/after")},
+}
+
+
+def ways(value, way=()):
+    """The way to every part of a header; of lists, to the first two."""
+    if way:
+        yield way
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in itertools.islice(inside, 2 if isinstance(value, list) else None):
+        if name != "host":
+            yield from ways(one, (*way, name))
+
+
+def changed(parts, way, value):
+    """A copy with one part changed."""
+    copied = json.loads(json.dumps(parts))
+    inside = functools.reduce(operator.getitem, way[:-1], copied)
+    if value is GONE:
+        del inside[way[-1]]
+    else:
+        inside[way[-1]] = value
+    return copied
+
+
+@pytest.fixture
+def parts_of(examples, tmp_path):
+    def read(kind):
+        examples[kind].save(tmp_path / "x")
+        with np.load(tmp_path / "x") as arrays:
+            return header_of(tmp_path / "x")["data"], {name: arrays[name] for name in arrays.files}
+
+    return read
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_field_is_named_or_harmless(parts_of, kind):
+    """Whatever stands in its place: an error that says where, or a result that can be read and saved."""
+    parts, arrays = parts_of(kind)
+    for way in ways(parts):
+        for value in WRONG:
+            try:
+                found = result.RESULTS[kind].from_parts(changed(parts, way, value), arrays.__getitem__)
+            except FieldError as error:
+                named = {*re.findall(r"\w+", str(error)), *error.where}
+            else:
+                named = set(way)
+                assert str(found)
+                json.dumps(found.summary())
+                found.to_parts({}.__setitem__)
+            # A point that is on no axis is as wrong as the axis that it is not on.
+            assert named & {*(name for name in way if isinstance(name, str)), "points"}, way
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("damage", WRONG_ARRAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_array_is_refused(parts_of, kind, damage):
+    parts, arrays = parts_of(kind)
+    written_twice = re.compile(r"part\d+/(nodes|spread|packed)|header")
+    for name, array in arrays.items():
+        if not written_twice.fullmatch(name) and array.size and damage not in FREE.get((kind, name), ()):
+            damaged = {**arrays, name: WRONG_ARRAYS[damage](array)}
+            with pytest.raises(FieldError):
+                result.RESULTS[kind].from_parts(parts, damaged.__getitem__)
+            del damaged[name]
+            with pytest.raises(FieldError, match="is missing"):
+                result.RESULTS[kind].from_parts(parts, damaged.__getitem__)
+
+
+def test_the_file_and_the_field_are_named(saved):
+    data = changed(header_of(saved)["data"], ("chase", "points", 1, "data", "setup", "map"), "a while")
+    rewrite(saved, data=data)
+    message = r"saved\.npz.*damaged.*chase\.points\.1\.setup\.map is 'a while': must be a number"
+    with pytest.raises(result.FileFormatError, match=message):
+        tp.load(saved)
 
 
 # --- where it cannot be written --------------------------------------------------------------------------

@@ -446,13 +446,6 @@ def test_on_every_kind_of_page(name):
         ({"stride": 32}, ValueError, "stride=32"),
         ({"stride": LINE + 8}, ValueError, f"stride={LINE + 8} must be a multiple of"),
         ({"placement": "beside"}, ValueError, "placement='beside'"),
-        ({"verify": "no"}, TypeError, "verify='no'"),
-        ({"pages": "huge"}, ValueError, "pages='huge'"),
-        ({"seed": -1}, ValueError, "seed=-1"),
-        ({"cpu": "x"}, TypeError, "cpu='x'"),
-        ({"precision": 0}, ValueError, "precision=0"),
-        ({"max_seconds": 0}, ValueError, "max_seconds=0"),
-        ({"counters": "iTLB-load-misses"}, TypeError, "counters='iTLB-load-misses'"),
         (
             {"size": 2 * REACH.get(platform.machine(), 0) + BASE},
             ValueError,

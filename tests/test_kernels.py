@@ -56,6 +56,33 @@ def test_the_lists_agree():
     assert all((Path(__file__).parent / f"test_{name}.py").exists() for name in RECORDS)
 
 
+WRONG = {
+    "pages": "huge",
+    "strict": 1,
+    "verify": 1,
+    "cpu": -1,
+    "precision": 0,
+    "max_seconds": 0,
+    "counters": "x",
+}
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "value"),
+    [
+        (record, name, value)
+        for record in RECORDS.values()
+        for name, value in {**WRONG, "counters": "x", **record.sample.wrong}.items()
+        if name in record.parameters
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_wrong_parameter_is_named_before_anything_is_mapped(monkeypatch, record, name, value):
+    monkeypatch.setattr(_core.Mapping, "advise", lambda *_: pytest.fail("it was mapped"))
+    with pytest.raises((ValueError, TypeError), match=rf"\b{name}="):
+        record.function(record.sample.first, **{name: value})
+
+
 def test_parameters_have_names_and_room(kernel):
     names = KERNELS[kernel]
     room = int(re.search(r"TLB_PARAMETERS = (\d+)", HEADER)[1])

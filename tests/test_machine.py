@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trees import write
 
 from tlbprobe.machine import cpuid, facts, files, hazards, limits, paging
 from tlbprobe.record import RECORDS
@@ -50,18 +51,12 @@ def unfold(name, root):
     for title, body in sections(name).items():
         if title.endswith("/"):
             for file, text in pairs(body).items():
-                write(root, title + file.strip(), text.removeprefix(" ") + "\n")
+                write(root, {title + file.strip(): text.removeprefix(" ") + "\n"})
         elif title not in ("process", "cpuid"):
-            write(root, title, body)
+            write(root, {title: body})
     for top in ("proc/self", "sys/kernel"):
         (root / top).mkdir(parents=True, exist_ok=True)
     return root
-
-
-def write(root, path, text):
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
 
 
 @pytest.fixture
@@ -180,8 +175,8 @@ def test_place_of_a_group_below_its_mount(mount_root, path, below):
 
 def test_a_group_that_cannot_be_placed_falls_back_to_the_mount(machine_tree):
     root = machine_tree("cgroup-v2")
-    write(root, "proc/self/cgroup", "0::/../other\n")
-    write(root, "sys/fs/cgroup/memory.max", "1000\n")
+    write(root, {"proc/self/cgroup": "0::/../other\n"})
+    write(root, {"sys/fs/cgroup/memory.max": "1000\n"})
     assert [limit.source for limit in limits.memory_limits(root)] == ["memory.max"]
 
 
@@ -360,7 +355,7 @@ def test_text_and_html(host_of, name):
 
 def test_firmware_text_cannot_break_out(machine_tree):
     root = machine_tree("arm-64k")
-    write(root, "sys/class/dmi/id/product_name", "<script>alert(1)</script>\x1b[31m\n")
+    write(root, {"sys/class/dmi/id/product_name": "<script>alert(1)</script>\x1b[31m\n"})
     found = facts.host(root)
     assert "<script>" not in found._repr_html_()
     assert "\x1b" not in repr(found)
@@ -456,7 +451,7 @@ def test_the_size_s_own_mode_wins(machine_tree):
     """A PMD-sized mode of its own overrides the one for all."""
     root = machine_tree("zen4-guest")
     own = f"{paging.THP}/hugepages-2048kB/enabled"
-    write(root, own, "[always] inherit madvise never\n")
+    write(root, {own: "[always] inherit madvise never\n"})
     hazard = by_name(facts.host(root, process_of("zen4-guest")))["default pages are huge"]
     assert hazard.command == f"echo madvise | sudo tee /{own}"
 
@@ -492,16 +487,16 @@ def test_a_machine_that_shows_nothing_has_only_unknown_hazards(tmp_path):
 
 def test_hybrid_cores(machine_tree):
     root = machine_tree("intel-bare")
-    write(root, "sys/devices/cpu_atom/cpus", "8-15\n")
+    write(root, {"sys/devices/cpu_atom/cpus": "8-15\n"})
     assert "two kinds of core" in by_name(facts.host(root))
     big_little = machine_tree("arm-64k")
-    write(big_little, "sys/devices/system/cpu/cpu1/cpu_capacity", "446\n")
+    write(big_little, {"sys/devices/system/cpu/cpu1/cpu_capacity": "446\n"})
     assert facts.host(big_little)["cpu.hybrid"] is True
 
 
 def test_page_table_isolation_without_pcid(machine_tree):
     root = machine_tree("container")
-    write(root, "sys/devices/system/cpu/vulnerabilities/meltdown", "Mitigation: PTI\n")
+    write(root, {"sys/devices/system/cpu/vulnerabilities/meltdown": "Mitigation: PTI\n"})
     assert by_name(facts.host(root))["page-table isolation"].severity == "low"
     info = root / "proc/cpuinfo"
     info.write_text(info.read_text().replace(" pcid ", " "))

@@ -268,7 +268,7 @@ WRONG = {
         'about = "small"\nname = "x"',
         "mine: name is no key of it: these are",
     ),
-    "unknown table": ("", "[tlbs]\n", None),
+    "unknown table": ("", "[tlbs]\n", "mine: there is no table tlbs: these are: "),
     "unknown key of a level": ("ways = 3", "way = 3", "mine: tlb 1: entries 1: way is no key"),
     "unknown key of a table": ("window", "widow", "mine: overlap: widow is no key"),
     "missing key": ("ghz = 1", "", "mine: ghz is missing"),
@@ -395,8 +395,8 @@ MORE = {
         "stolen=1 must be 0 to 0.999",
     ),
     "neighbour": (
-        '[[neighbour]]\ncycles = 9\nof = "tlb"\nlevel = 1\n',
-        "neighbour 1: level=1 must be 0 to 0",
+        '[[neighbour]]\ncycles = 9\nof = "tlb"\nlevel = 2\n',
+        "neighbour 1: level=2 must be 1 to 1",
     ),
     "steps": ("[steps]\nevery_ms = 1\nfactor = 2\n", "steps 1: factor=2 must be 0.001 to 1"),
     "drift": ("[drift]\namplitude = 1\n", "drift 1: memory_ms is missing"),
@@ -459,10 +459,22 @@ def test_a_huge_file_is_not_read(tmp_path):
 
 def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "mine.toml").mkdir()
-    with pytest.raises(IsADirectoryError, match=r"mine\.toml"):
-        describe(tmp_path / "mine.toml")
-    with pytest.raises(FileNotFoundError, match=r"absent\.toml"):
-        describe(tmp_path / "absent.toml")
+    for name in ("mine.toml", "absent.toml", "skylake.toml"):
+        with pytest.raises(DescriptionError, match=rf"{name}' is no file; by name.*skylake, two-levels"):
+            describe(tmp_path / name)
+
+
+def test_no_file_passes_for_a_machine_of_the_package(tmp_path):
+    copy = tmp_path / "zen4.toml"
+    copy.write_bytes(known_machines()["skylake"].read_bytes())
+    with pytest.raises(DescriptionError, match="name the file otherwise"):
+        describe(copy)
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path):
+    copy = tmp_path / "mine.toml"
+    copy.write_bytes(b"\xef\xbb\xbf" + known_machines()["skylake"].read_bytes())
+    assert describe(copy).tables == describe("skylake").tables
 
 
 @pytest.mark.parametrize("name", ["", "skylakes", "Skylake", "skylake.tml", "..", "a" * 5000])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from threads import in_threads
 
 import tlbprobe as tp
 from tlbprobe import _core
@@ -326,26 +327,6 @@ def test_another_thread_makes_progress_meanwhile(session):
         worker.join()
 
 
-def in_threads(*calls):
-    """What each call returned or raised, started at the same time."""
-    outcomes = [None] * len(calls)
-    gate = threading.Barrier(len(calls))
-
-    def work(k, call):
-        gate.wait()
-        try:
-            outcomes[k] = call()
-        except Exception as error:
-            outcomes[k] = error
-
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
-
-
 def test_two_threads_on_one_region_make_one_result_and_one_error(region):
     for _ in range(20):
         outcomes = in_threads(*[lambda: tp.chase(region, max_seconds=0.05, precision=1e-9)] * 2)
@@ -413,10 +394,7 @@ def test_threads_that_open_and_close_sessions_of_one_region_take_turns(region):
     def work():
         had = 0
         for _ in range(300):
-            with (
-                contextlib.suppress(RuntimeError),
-                _core.Session([chase_part(region, size=4096)]) as session,
-            ):
+            with contextlib.suppress(RuntimeError), _core.Session([chase_part(region, size=4096)]) as session:
                 had += session.verify() == session.laps
         return had
 

@@ -486,9 +486,6 @@ def test_damaged_memory_is_an_error(monkeypatch):
         ({"layout": 0}, ValueError, "layout=0"),
         ({"layout": None}, ValueError, "layout=None"),
         ({"write_statistics": "no"}, TypeError, "write_statistics='no' must be True or False"),
-        ({"verify": 1}, TypeError, "verify=1"),
-        ({"pages": "colossal"}, ValueError, "pages='colossal'"),
-        ({"seed": -1}, ValueError, "seed=-1"),
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):
@@ -522,7 +519,7 @@ def test_an_interrupt_while_counting_is_an_interrupt(monkeypatch):
     def interrupted(words, address, entries):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(objects, "_places", interrupted)
+    monkeypatch.setattr(objects, "_request_places", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tp.objects(100, **QUICK)
     with pytest.raises(KeyboardInterrupt):

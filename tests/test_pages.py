@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trees import pool_files, write
 
 import tlbprobe as tp
 from tlbprobe.machine import paging
@@ -32,20 +33,6 @@ BASE = paging.base_page_size()
 PMD = paging.pmd_size()
 COUNTS_FAULTS = pytest.mark.no_asan  # whose own memory takes faults too
 PRESENT_THP = pytest.mark.skipif(PMD is None, reason="this kernel has no transparent huge pages")
-
-
-def write(root, files):
-    for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
-    return root
-
-
-def pool_files(size, total=0, free=0, reserved=0, surplus=0, overcommit=0):
-    folder = f"sys/kernel/mm/hugepages/hugepages-{size >> 10}kB"
-    counts = {"nr": total, "free": free, "resv": reserved, "surplus": surplus, "nr_overcommit": overcommit}
-    return {f"{folder}/{name}_hugepages": count for name, count in counts.items()}
 
 
 def thp_files(pmd, mode, **modes):

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from trees import write
 
 import tlbprobe as tp
 from tlbprobe import _core
@@ -555,7 +556,7 @@ def test_a_thread_that_never_had_a_counter_is_scaled_like_the_others():
         return SimpleNamespace(read=lambda: (enabled, running, (count,)))
 
     groups = {"cycles": [group(100, 50, 7), group(100, 0, 0)], "walks": [group(0, 0, 0)]}
-    found = counted._read({**groups, "never": [group(10, 0, 0)]}, {}, ())
+    found = counted._sum_of_threads({**groups, "never": [group(10, 0, 0)]}, {}, ())
     assert found.values == {"cycles": 28, "walks": 0}
     assert found.refused == {"never": counted.PROGRAM_NEVER_RAN}
     assert any("25.0% of the time" in text for text in found.warnings)
@@ -1198,13 +1199,8 @@ def test_a_table_of_samples(made):
 
 
 @pytest.fixture
-def command(capfd):
-    def call(*arguments):
-        capfd.readouterr()
-        status = main([str(argument) for argument in arguments])
-        return status, *capfd.readouterr()
-
-    return call
+def command(run):
+    return run  # whose name is that of many a result here
 
 
 def test_report_on_stderr_and_output_on_stdout(command):
@@ -1331,13 +1327,6 @@ def test_wrong_use_of_the_command(command, arguments, named):
 
 
 # --- /proc, made up --------------------------------------------------------------------------------------
-
-
-def write(root, files):
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    return root
 
 
 def stat_line(pid, parent, name="x", started=5, minor=10, reaped=3, ticks=(200, 100, 50, 0)):

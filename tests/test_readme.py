@@ -135,7 +135,8 @@ def test_inline_commands_and_their_options_exist(page):
 
 @of_pages(PAGES)
 def test_options_exist(page):
-    options = {o for parser in COMMANDS.values() for action in parser._actions for o in action.option_strings}
+    parsers = [build_parser(), *COMMANDS.values()]
+    options = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     assert {code.split()[0] for code in page.code if code.startswith("--")} <= options
 
 

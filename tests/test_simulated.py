@@ -11,6 +11,7 @@ import pytest
 import tlbprobe as tp
 from tlbprobe.cores import current
 from tlbprobe.cores.description import describe, parse
+from tlbprobe.display.commands.main import main
 
 pytest.importorskip("tlbprobe._simulated", reason="this build cannot simulate: so it is under a sanitizer")
 
@@ -370,3 +371,48 @@ def test_commands_that_cannot_simulate_say_why(run):
         assert (status, out) == (1, "")
         assert "not on simulated: two-levels" in err
     assert run("--simulate", "nothing", "chase", "64K")[0] == 2
+
+
+# --- found by readers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"skylake", []])
+def test_what_is_no_machine_is_named(wrong):
+    with pytest.raises(TypeError, match=r"machine=.* must be a name, a path"), tp.simulated(wrong):
+        pytest.fail("it was one")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [(-1, ValueError), (1 << 53, ValueError), (1.5, TypeError), ("1", TypeError)]
+)
+def test_a_wrong_seed_is_named(wrong, error):
+    with pytest.raises(error, match=r"seed="), tp.simulated("two-levels", seed=wrong):
+        pytest.fail("it was one")
+
+
+def test_an_empty_machine_is_not_this_machine(capsys):
+    assert main(["--simulate", "", "chase", "64KiB"]) == 2
+    assert "machine='' is neither" in capsys.readouterr().err
+
+
+def test_who_leaves_in_another_order_leaves_nothing_behind():
+    first, second = tp.simulated("skylake"), tp.simulated("two-levels")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert current.current().name == "two-levels"
+    second.__exit__(None, None, None)
+    assert current.current().name == ""
+
+
+def test_programs_are_of_this_machine(capsys):
+    with tp.simulated("two-levels"), pytest.raises(RuntimeError, match="not on simulated: two-levels"):
+        tp.program_mappings(1)
+    assert main(["--simulate", "two-levels", "pages", "1MiB"]) == 0
+    assert capsys.readouterr().out.startswith("pages are simulated: two-levels; memory is this machine's")
+
+
+def test_tables_say_which_machine():
+    with tp.simulated("two-levels"):
+        swept = tp.sweep(tp.chase, size=["16KiB"], max_seconds=0.01)
+    assert set(swept.to_numpy()["proof"]) == {"simulated: two-levels"}

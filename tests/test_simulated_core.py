@@ -11,13 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from leaks import grown, open_files, refused
+from threads import in_threads
 
 from tlbprobe import _core
 from tlbprobe.cores.description import describe
@@ -401,26 +401,6 @@ def test_types_cannot_be_bent(on):
 
 
 # --- threads, signals and processes ----------------------------------------------------------------------
-
-
-def in_threads(*calls):
-    """What each call returned or raised, started at the same time."""
-    outcomes = [None] * len(calls)
-    gate = threading.Barrier(len(calls))
-
-    def work(k, call):
-        gate.wait()
-        try:
-            outcomes[k] = call()
-        except Exception as error:
-            outcomes[k] = error
-
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
 
 
 def test_a_machine_serves_one_call_at_a_time(on, region):

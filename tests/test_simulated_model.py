@@ -219,14 +219,7 @@ def test_without_a_model_kernels_run_and_clocks_stand(core):
 
 @pytest.mark.parametrize(
     ("pages", "cycles"),
-    [
-        (1, HIT),
-        (16, HIT),
-        (17, HIT + L2),
-        (64, HIT + L2),
-        (65, HIT + WALK + HIT),
-        (300, HIT + WALK + HIT),
-    ],
+    [(1, HIT), (16, HIT), (17, HIT + L2), (64, HIT + L2), (65, HIT + WALK + HIT), (300, HIT + WALK + HIT)],
 )
 def test_lru_holds_its_entries_and_no_more(core, pages, cycles):
     """A cycle of one page more than entries misses them all; the walk's tables are known but for the last."""

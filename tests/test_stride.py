@@ -258,12 +258,6 @@ def test_only_the_visited_bytes_of_a_region_change(access, changed):
         ({"passes": 8, "accesses": "4M"}, ValueError, "accesses='4M' and passes=8"),
         ({"working_set": "1KiB"}, ValueError, "working_set='1KiB'"),
         ({"size": "64kB"}, ValueError, "64KiB"),
-        ({"pages": "huge"}, ValueError, "pages='huge'"),
-        ({"precision": 0}, ValueError, "precision=0"),
-        ({"max_seconds": None}, TypeError, "max_seconds=None"),
-        ({"seed": -1}, ValueError, "seed=-1"),
-        ({"cpu": -1}, ValueError, "cpu=-1"),
-        ({"counters": "cycles"}, TypeError, "counters='cycles'"),
     ],
 )
 def test_wrong_parameters_are_named_before_anything_is_mapped(monkeypatch, arguments, error, said):

@@ -96,13 +96,7 @@ def test_a_region_that_does_not_hold_both_is_refused_with_figures():
     [
         ({"size": -1}, ValueError, "size=-1"),
         ({"size": "1MB"}, ValueError, "1MiB"),
-        ({"pages": "huge"}, ValueError, "pages='huge'"),
         ({"working_set": "64KiB"}, ValueError, "working_set='64KiB'"),
-        ({"cpu": "x"}, TypeError, "cpu='x'"),
-        ({"precision": 2}, ValueError, "precision=2"),
-        ({"max_seconds": -1}, ValueError, "max_seconds=-1"),
-        ({"seed": None}, TypeError, "seed=None"),
-        ({"counters": "walks"}, TypeError, "counters='walks'"),
     ],
 )
 def test_wrong_parameters_are_named(arguments, error, said):

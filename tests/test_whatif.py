@@ -628,11 +628,7 @@ def test_a_view_that_is_kept_outlives_the_trial():
 def test_progress(capsys):
     done = []
     tp.whatif(
-        lambda array: None,
-        size="64KiB",
-        variants=BOTH,
-        rounds=3,
-        progress=lambda *both: done.append(both),
+        lambda array: None, size="64KiB", variants=BOTH, rounds=3, progress=lambda *both: done.append(both)
     )
     assert done == [(k, 6) for k in range(1, 7)]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if find_spec("tlbprobe._core") is None:
     raise ImportError(
         "this is tlbprobe's source folder, without its compiled part: start Python elsewhere, or with -P, "
-        "so that the installed package is found (after 'make': .venv/bin/python -P)"
+        "so that the installed package is found (after 'make curve': .venv/bin/python -P)"
     )
 
 from . import probes
@@ -58,7 +58,7 @@ Result.import_others = staticmethod(lambda: [import_module(f".{home}", __name__)
 __all__ = sorted(["PROBES", "model", *RECORDS, *(name for names in HOMES.values() for name in names)])
 
 
-def __getattr__(name: str) -> Any:
+def _found(name: str) -> Any:
     if name in RECORDS:
         return RECORDS[name].function
     if name == "model":
@@ -71,12 +71,19 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'tlbprobe' has no attribute {name!r}")
 
 
+if not TYPE_CHECKING:  # to whom every name would be one
+
+    def __getattr__(name: str) -> Any:
+        return globals().setdefault(name, _found(name))
+
+
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 # The same for those who read types and run nothing; `make readme` writes it.
 if TYPE_CHECKING:
+    __version__: str
     # names
     from .cores.simulated import machines as machines
     from .cores.simulated import simulated as simulated

@@ -1,7 +1,8 @@
 """Declared fields: the type, unit, axes and range of each field of a result, said once, in its annotation.
 
 By them a value is checked and frozen when it is made, written to a file, and read back. Numbers and arrays
-carry a `Spec`, in ``Annotated``; texts, flags, choices and other declared classes need none.
+carry a `Spec`, in ``Annotated``; texts, flags, choices and other declared classes need none. Where the type
+that readers see says too little, `Keys` or the narrower type stands there instead.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import functools
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from types import NoneType, UnionType
@@ -20,6 +22,7 @@ import numpy as np
 
 from .units import Array
 
+LARGEST_FLOAT = sys.float_info.max
 Put = Callable[[str, Array], None]  # puts an array into a file, under a name
 Get = Callable[[str], Array]  # gets it back
 
@@ -40,8 +43,6 @@ class Spec:
         Whether an array may hold NaN, for not known.
     some : bool
         Whether there is one value at least.
-    needs : tuple of str
-        Keys that a mapping has in any case.
     place : str
         Where a file holds the arrays of each value, by its key: below the name of the field by default.
     """
@@ -52,27 +53,34 @@ class Spec:
     most: float = math.inf
     gaps: bool = False
     some: bool = False
-    needs: tuple[str, ...] = ()
     place: str = ""
 
     def check(self, number: float) -> None:
         """Raise a FieldError for a number out of range, or not finite."""
-        if not (self.least <= number <= self.most and abs(number) < math.inf):
+        if not (self.least <= number <= self.most and abs(number) <= LARGEST_FLOAT):
             limits = (("at least", self.least), ("at most", self.most))
             wanted = " and ".join(f"{word} {limit:g}" for word, limit in limits if math.isfinite(limit))
             raise must_be(wanted or "finite", number)
 
     def check_size(self, values: Any) -> None:
-        """Raise a FieldError where there must be a value and is none, or a key is missing."""
+        """Raise a FieldError where there must be a value and is none."""
         if self.some and not len(values):
             raise FieldError("is empty")
-        for name in self.needs:
-            if name not in values:
-                raise FieldError("is missing", name)
 
     def within(self, name: str, key: object) -> str:
         """Where a file holds the arrays of one value of many."""
         return (self.place or name + "/{}").format(key)
+
+
+class Keys:
+    """What some keys of a mapping hold; `needed` are there in any case, which are all of them by default."""
+
+    def __init__(self, needed: Iterable[str] | None = None, /, **known: Any) -> None:
+        self.known, self.needed = known, set(known if needed is None else needed)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise a FieldError for the mapping of that name if it does not hold them."""
+        change_each([(name, value)], lambda _, value: form_of(self).take(value))
 
 
 Nanoseconds = Annotated[float, Spec("ns")]
@@ -80,6 +88,7 @@ Seconds = Annotated[float, Spec("s", least=0)]
 Bytes = Annotated[int, Spec("B", least=0, most=1 << 64)]
 Whole = Annotated[int, Spec(least=0, most=1 << 64)]
 Share = Annotated[float, Spec(least=0, most=1)]
+Number = Annotated[int | float, Spec()]
 
 
 class FieldError(ValueError):
@@ -95,13 +104,15 @@ def must_be(wanted: str, value: object) -> FieldError:
     return FieldError(f"is {value!r:.60}: must be {wanted}")
 
 
-def named(pairs: Iterable[tuple[Any, Any]], change: Callable[[Any, Any], Any]) -> Iterator[tuple[Any, Any]]:
-    """Change the value of each name; an error says of which one."""
+def change_each(pairs: Iterable[tuple[Any, Any]], change: Callable[..., Any], *within: str) -> dict[Any, Any]:
+    """Change the value of each name; an error says of which one, and within what."""
+    found = {}
     for name, value in pairs:
         try:
-            yield name, change(name, value)
+            found[name] = change(name, value)
         except FieldError as error:
-            raise FieldError(error.what, str(name), *error.where) from None
+            raise FieldError(error.what, *within, str(name), *error.where) from None
+    return found
 
 
 def below(prefix: str, put: Put) -> Put:
@@ -130,7 +141,7 @@ class Declared:
                     raise FieldError(f"has {length} {axis}: must have {lengths[axis]}")
             return value
 
-        for name, value in named(fields_of(type(self)).items(), take):
+        for name, value in change_each(declared_fields(type(self)).items(), take).items():
             object.__setattr__(self, name, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -142,11 +153,11 @@ class Declared:
     @property
     def arrays(self) -> tuple[str, ...]:
         """Names of the fields that are arrays."""
-        return tuple(name for name, form in fields_of(type(self)).items() if form.beside)
+        return tuple(name for name, form in declared_fields(type(self)).items() if form.beside)
 
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`."""
-        forms = fields_of(type(self))
+        forms = declared_fields(type(self))
         written = {name: form.write(getattr(self, name), name, put) for name, form in forms.items()}
         return {name: value for name, value in written.items() if not forms[name].beside}
 
@@ -161,8 +172,8 @@ class Declared:
                 raise FieldError("is missing")
             return form.take(parts.get(name), name, get)
 
-        wanted = {name: form for name, form in fields_of(cls).items() if form.needed or name in parts}
-        return cls(**dict(named(wanted.items(), take)))
+        wanted = {name: form for name, form in declared_fields(cls).items() if form.needed or name in parts}
+        return cls(**change_each(wanted.items(), take))
 
     def plain(self, *names: str) -> dict[str, Any]:
         """Plain values of some fields, or of all; arrays are left out."""
@@ -179,7 +190,11 @@ class Declared:
 
 
 class Form:
-    """How values of one annotation are held and written; of this very class: plain ones, as they are."""
+    """How values of one annotation are held and written.
+
+    Of this very class: plain values, or a mapping of such, as they are. Facts of a machine are the same
+    object in many results, so that nobody looks at all of them again and again.
+    """
 
     beside = False  # whether it is an array, which lies beside the header of a file
     needed = True  # whether every file has it, since there is no default
@@ -191,7 +206,7 @@ class Form:
         """The value as it is held, from what a caller gave, or from a file with `get`; else a FieldError."""
         if self.origin is dict and not isinstance(value, dict):
             raise must_be("a mapping", value)
-        return _without_numpy(value)
+        return value
 
     def write(self, value: Any, name: str, put: Put) -> Any:
         """What the header of a file says; arrays go to `put`."""
@@ -215,23 +230,23 @@ def _without_numpy(value: Any) -> Any:
     return dict(zip(value, after, strict=True)) if isinstance(value, dict) else type(value)(after)
 
 
-WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+SCALARS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
-class _Scalar(Form):
+class _ScalarForm(Form):
     """A text, a flag, or a number; where any number may be, a whole one may."""
 
     def take(self, value: Any, name: str = "", get: Get | None = None) -> Any:
         value = value.item() if isinstance(value, np.generic) else value
         kind = type(value)
         if kind not in self.arguments and not (kind is int and float in self.arguments):
-            raise must_be(" or ".join(WORDS[kind] for kind in self.arguments), value)
+            raise must_be(" or ".join(SCALARS[kind] for kind in self.arguments), value)
         if kind is not str:
             self.spec.check(value)
         return value
 
 
-class _Choice(Form):
+class _ChoiceForm(Form):
     """One of some texts."""
 
     def take(self, value: Any, name: str = "", get: Get | None = None) -> Any:
@@ -240,14 +255,14 @@ class _Choice(Form):
         return value
 
 
-class _Union(Form):
-    """None, or one of several types, of which only the last may hold arrays; scalars are one form."""
+class _UnionForm(Form):
+    """A value or None, or one of several forms, which are of plain values then; scalars are one form."""
 
     def __init__(self, hint: Any, spec: Spec | None) -> None:
         super().__init__(hint, spec)
         kinds = [one for one in self.arguments if one is not NoneType]
-        scalars = spec and set(kinds) <= set(WORDS)
-        self.forms = [_Scalar(hint, spec)] if scalars else [form_of(kind, spec) for kind in kinds]
+        scalars = spec and set(kinds) <= set(SCALARS)
+        self.forms = [_ScalarForm(hint, spec)] if scalars else [form_of(kind, spec) for kind in kinds]
 
     def take(self, value: Any, name: str = "", get: Get | None = None) -> Any:
         if value is None and NoneType in self.arguments:
@@ -258,10 +273,10 @@ class _Union(Form):
         return self.forms[-1].take(value, name, get)
 
     def write(self, value: Any, name: str, put: Put) -> Any:
-        return None if value is None else self.forms[-1].write(value, name, put)
+        return value if value is None or len(self.forms) > 1 else self.forms[0].write(value, name, put)
 
 
-class _Array(Form):
+class _ArrayForm(Form):
     """An array, of which a read-only copy is held."""
 
     beside = True
@@ -295,7 +310,7 @@ class _Array(Form):
         put(name, value)
 
 
-class _Object(Form):
+class _ObjectForm(Form):
     """An object of a declared class; its arrays are below its name."""
 
     def take(self, value: Any, name: str = "", get: Get | None = None) -> Any:
@@ -303,14 +318,14 @@ class _Object(Form):
         if get:
             return cls.from_parts(value, from_below(name, get))
         if not isinstance(value, cls):
-            raise must_be(f"a {cls.__name__}", value)
+            raise FieldError(f"is of type {type(value).__name__}: must be of {cls.__name__}")
         return value
 
     def write(self, value: Any, name: str, put: Put) -> Any:
         return value.to_parts(below(name, put))
 
 
-class _Series(Form):
+class _SeriesForm(Form):
     """A list or tuple of values of one form; ``tuple[int, int]`` is of two."""
 
     def __init__(self, hint: Any, spec: Spec | None) -> None:
@@ -323,14 +338,40 @@ class _Series(Form):
             raise must_be("a list", value)
         if not self.any_length and len(value) != len(self.arguments):
             raise must_be(f"a list of {len(self.arguments)}", value)
-        taken = named(enumerate(value), lambda at, one: self.form.take(one, self.spec.within(name, at), get))
-        return self.origin(one for _, one in taken)
+        self.spec.check_size(value)
+
+        def take(at: int, one: Any) -> Any:
+            return self.form.take(one, self.spec.within(name, at), get)
+
+        return self.origin(change_each(enumerate(value), take).values())
 
     def write(self, value: Any, name: str, put: Put) -> Any:
         return [self.form.write(one, self.spec.within(name, at), put) for at, one in enumerate(value)]
 
 
-class _Mapping(Form):
+class _KeysForm(Form):
+    """Plain values by keys of which some are known; others may be there too."""
+
+    def __init__(self, keys: Keys) -> None:
+        super().__init__(keys, None)
+        self.forms = {name: form_of(hint) for name, hint in keys.known.items()}
+        self.keys = keys.needed
+
+    def take(self, value: Any, name: str = "", get: Get | None = None) -> Any:
+        if not isinstance(value, dict):
+            raise must_be("a mapping", value)
+
+        def take(key: str, form: Form) -> Any:
+            if key not in value:
+                raise FieldError("is missing")
+            return form.take(value[key])
+
+        there = {key: form for key, form in self.forms.items() if key in value or key in self.keys}
+        known = change_each(there.items(), take)
+        return _without_numpy(value | known if known else value)
+
+
+class _MappingForm(Form):
     """Values of one form by their keys; of arrays, the header lists the keys."""
 
     def __init__(self, hint: Any, spec: Spec | None) -> None:
@@ -347,7 +388,7 @@ class _Mapping(Form):
         def take(key: Any, one: Any) -> tuple[Any, Any]:
             return self._key(key), self.form.take(one, self.spec.within(name, key), get)
 
-        return dict(pair for _, pair in named(value.items(), take))
+        return dict(change_each(value.items(), take).values())
 
     def _key(self, key: Any) -> Any:
         """Whole numbers are texts in JSON."""
@@ -364,23 +405,25 @@ class _Mapping(Form):
         return (pair for one in value.values() for pair in self.form.lengths(one))
 
 
-FORMS: dict[Any, type[Form]] = {np.ndarray: _Array, Literal: _Choice, dict: _Mapping}
-FORMS |= dict.fromkeys((Union, UnionType), _Union) | dict.fromkeys((tuple, list), _Series)
+FORMS: dict[Any, type[Form]] = {np.ndarray: _ArrayForm, Literal: _ChoiceForm, dict: _MappingForm}
+FORMS |= dict.fromkeys((Union, UnionType), _UnionForm) | dict.fromkeys((tuple, list), _SeriesForm)
 
 
 def form_of(hint: Any, spec: Spec | None = None) -> Form:
     """The form of an annotation; TypeError for a number or an array without a `Spec`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return form_of(*arguments)
+        return form_of(*arguments) if isinstance(arguments[1], Spec) else form_of(arguments[1])
+    if isinstance(hint, Keys):
+        return _KeysForm(hint)
     if spec is None and (hint in (int, float) or origin is np.ndarray):
         raise TypeError(f"{hint} without a Spec: of which unit and axes?")
-    if spec is None and hint in (Any, dict[str, Any]):
+    if hint in (Any, dict[str, Any]):
         return Form(hint, spec)
-    return FORMS.get(origin, _Scalar if hint in WORDS else _Object)(hint, spec)
+    return FORMS.get(origin, _ScalarForm if hint in SCALARS else _ObjectForm)(hint, spec)
 
 
-def _fields_of(cls: type) -> dict[str, Form]:
+def _declared_fields(cls: type) -> dict[str, Form]:
     """Forms of all fields of a class, in their order."""
     hints = get_type_hints(cls, include_extras=True)
     forms = {one.name: form_of(hints[one.name]) for one in fields(cls)}
@@ -390,4 +433,4 @@ def _fields_of(cls: type) -> dict[str, Form]:
     return forms
 
 
-fields_of: Callable[[type], dict[str, Form]] = functools.cache(_fields_of)
+declared_fields: Callable[[type], dict[str, Form]] = functools.cache(_declared_fields)

@@ -46,7 +46,8 @@ static int run_pieces(struct tlb_model *model, struct tlb_run *run, uint64_t acc
 {
     enum { PIECE = 4096 };
     size_t const place = run->kernel->together;
-    uint64_t const most = place ? PIECE - PIECE % run->parameter[place] : PIECE;
+    uint64_t const batch = place && run->parameter[place] ? run->parameter[place] : 1;
+    uint64_t const most = batch < PIECE ? PIECE - PIECE % batch : batch;
     int status;
     do {
         uint64_t const piece = accesses < most ? accesses : most;

@@ -5,9 +5,9 @@
  * waits for the load of the pointer that leads to it, for its translation and, if it misses the first cache,
  * for a slot; and retires in order. A store retires when it is translated and waits for its line in a buffer;
  * a prefetch when it has its slot. Which load an access waits for is told by values: the program loads from
- * where a loaded value pointed to, exactly or within the line. That is right for kernels, which do not
- * compute addresses from anything else that they load; a window in accesses instead of instructions is, as
- * well.
+ * where a loaded value pointed to, exactly or within the line. That is right for kernels, whose chains are of pointers. What follows loaded
+ * numbers instead is taken to have known them early. A window is in accesses, where hardware's is in
+ * instructions.
  *
  * Source of the idea: interval and window models of out-of-order cores (T. S. Karkhanis, J. E. Smith, A
  * first-order superscalar processor model, ISCA 2004). Left out: instructions between accesses, wrong

@@ -86,22 +86,25 @@ class Native:
 
 
 NATIVE = Native()
-_current: ContextVar[Core] = ContextVar("core", default=NATIVE)
+_in_use: ContextVar[tuple[Core, ...]] = ContextVar("in_use", default=(NATIVE,))
 
 
 def current() -> Core:
     """The core of this thread or task."""
-    return _current.get()
+    return _in_use.get()[-1]
 
 
 @contextlib.contextmanager
 def using(core: Core) -> Iterator[None]:
-    """Measure on a core for the time being."""
-    before = _current.set(core)
+    """Measure on a core for the time being; whoever leaves, in whatever order, takes away their own."""
+    _in_use.set((*_in_use.get(), core))
     try:
         yield
     finally:
-        _current.reset(before)
+        latest_first = list(_in_use.get()[::-1])
+        if core in latest_first:  # a generator may be ended by another thread
+            latest_first.remove(core)
+        _in_use.set(tuple(latest_first[::-1]))
 
 
 def check_belongs(core: Core, parts: Sequence[SessionPart]) -> None:

@@ -20,7 +20,7 @@ REPLACEMENTS = ("lru", "plru", "random")
 # How many of each the model has room for: as in csrc/simulated/model.h.
 TLBS, ARRAYS, PAGES, CACHES, LEVELS, BURSTS, NEIGHBOURS = 8, 4, 8, 8, 5, 4, 8
 BASE_PAGES = tuple(1 << shift for shift in range(12, 17))
-MOST_BYTES = 1 << 20  # of a file; those that come with the package have some 4 KiB
+LARGEST_FILE = 1 << 20  # of a file; those that come with the package have some 4 KiB
 
 TomlTable = Mapping[str, Any]
 REQUIRED = object()
@@ -233,7 +233,14 @@ def describe(machine: str | os.PathLike[str]) -> Description:
     if text in known:
         path = known[text]
     elif text.endswith(".toml"):
-        path = Path(text)
+        path = Path(text).expanduser()
+        if not path.is_file():
+            names = ", ".join(known)
+            raise DescriptionError(f"machine={text!r} is no file; by name, without .toml, there are {names}")
+        if path.stem in known and not path.samefile(known[path.stem]):
+            raise DescriptionError(
+                f"machine={text!r}: a machine of that name comes with the package: name the file otherwise"
+            )
     else:
         names = ", ".join(known)
         raise DescriptionError(f"machine={text!r} is neither a file that ends in .toml nor one of {names}")
@@ -242,13 +249,15 @@ def describe(machine: str | os.PathLike[str]) -> Description:
 
 def _read(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise DescriptionError(f"{path.name}: is larger than {MOST_BYTES >> 20} MiB, so it is no description")
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise DescriptionError(
+            f"{path.name}: is larger than {LARGEST_FILE >> 20} MiB, so it is no description"
+        )
     import tomllib  # seldom wanted
 
     try:
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of numbers with thousands of digits
         raise DescriptionError(f"{path.name}: is no TOML file: {error}") from error
 
@@ -257,11 +266,17 @@ def parse(content: TomlTable, name: str) -> Description:
     """Check a description, and complete it."""
     known = {"", *TABLES} - {inner for inner in TABLES if "." in inner}
     own = {key: value for key, value in content.items() if key not in known}
+    for key, value in own.items():
+        if isinstance(value, list | Mapping) and key not in TABLES[""]:
+            raise DescriptionError(
+                f"{name}: there is no table {key}: these are: {', '.join(sorted(known - {''}))}"
+            )
     head = _checked(own, TABLES[""], name, "")
     tables: dict[str, Any] = {"": head}
     for table in sorted(known - {""}):
         if table in NEEDED and table not in content:
-            raise DescriptionError(f"{name}: there is no [{table}], which every machine has")
+            header = f"[[{table}]]" if table in LISTED else f"[{table}]"
+            raise DescriptionError(f"{name}: there is no {header}, which every machine has")
         tables[table] = _table(content.get(table), table, name)
     for place, level in enumerate(tables["tlb"], 1):
         level["entries"] = _rows(level["entries"], "tlb.entries", ARRAYS, name, f"tlb {place}: ")
@@ -320,7 +335,7 @@ def _value(value: Any, rule: Key, what: str) -> Any:
     if kind in (int, float):
         return _number(value, rule, what)
     if not isinstance(value, kind):
-        raise DescriptionError(f"{what}={value!r} must be {WORDS[kind]}")
+        raise DescriptionError(f"{what}={value!r} must be {KIND_WORDS[kind]}")
     if isinstance(value, str) and not value.strip():
         raise DescriptionError(f"{what} is empty")
     return value
@@ -329,13 +344,13 @@ def _value(value: Any, rule: Key, what: str) -> Any:
 def _number(value: Any, rule: Key, what: str) -> int | float:
     kinds = (int, float) if rule.kind is float else (int,)
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise DescriptionError(f"{what}={value!r} must be {WORDS[rule.kind]}")
+        raise DescriptionError(f"{what}={value!r} must be {KIND_WORDS[rule.kind]}")
     if not rule.least <= value <= rule.most:  # not so of a NaN
         raise DescriptionError(f"{what}={value!r} must be {rule.least:.9g} to {rule.most:.9g}")
     return float(value) if rule.kind is float else value
 
 
-WORDS: dict[Any, str] = {
+KIND_WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",

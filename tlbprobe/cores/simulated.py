@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from .. import _core
+from ..checks import check_whole
 from .current import SessionPart, check_belongs, using
 from .description import Description, describe, known_machines
 
@@ -124,7 +125,9 @@ def simulated(machine: str | os.PathLike[str] | Description, *, seed: int = 0) -
 
     Notes
     -----
-    A context of a thread or task: others go on measuring for real. Memory belongs to the machine that was in
+    A context of a thread or task: others go on measuring for real, and a machine serves one at a time; so
+    does whoever calls a generator that stops within. Times, ``max_seconds`` too, are of the model's clock.
+    Memory belongs to the machine that was in
     use when it was mapped. Modelled are translation, caches and overlap; not prefetchers, branches and
     bandwidth.
 
@@ -134,6 +137,9 @@ def simulated(machine: str | os.PathLike[str] | Description, *, seed: int = 0) -
     ...     print(machine)
     simulated: two-levels
     """
+    if not isinstance(machine, str | os.PathLike | Description):
+        raise TypeError(f"machine={machine!r} must be a name, a path, or a description from machines()")
+    check_whole("seed", seed, 0, (1 << 53) - 1, "of random replacement, frames and disturbance")
     description = machine if isinstance(machine, Description) else describe(machine)
     core = SimulatedCore(description, seed)
     with using(core):

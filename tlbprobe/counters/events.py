@@ -41,7 +41,7 @@ class Event:
     config2: int = 0
     encoding: str = ""  # as perf writes it
     source: str = ""  # where the encoding comes from
-    kind: str = ""  # what is known of it on a known chase, see counters.py; empty: nothing
+    kind: str = ""  # what is known of it on a known chase, see groups.py; empty: nothing
     kernel_only: bool = False  # happens in the kernel: user space alone counts none
 
     @property

@@ -343,7 +343,7 @@ KNOWN: dict[str, Known] = {
     "first_level_misses": Known("near", 0.1, MOST, NEARBY),
     "stall": Known("far", 1e-6, MOST * CYCLES_A_NS, "loads that wait for each other", "ns"),
 }
-BASE_PAGES = "_of_base_pages"  # kinds that say 4 KiB
+OF_BASE_PAGES = "_of_base_pages"  # kinds that say 4 KiB
 NO_COUNTER = "it had no counter when it was tried"
 UNTRIED = EventVerdict("untried", "nothing here makes it count by construction")
 
@@ -369,7 +369,7 @@ def judge_event(
     EventVerdict
         That it counts; that it is dead, with the evidence; or untried, where nothing is known of its kind.
     """
-    kind = event.kind.replace(BASE_PAGES, "") if base_page == 4096 else event.kind
+    kind = event.kind.replace(OF_BASE_PAGES, "") if base_page == 4096 else event.kind
     if kind in KNOWN:
         return _verdict(KNOWN[kind], trial)
     if control is not None and control.status == "dead":

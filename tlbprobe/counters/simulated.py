@@ -25,10 +25,7 @@ def counted_as(described: Description) -> dict[str, str]:
     }
     found |= {f"walk_l{number}": f"cache_hits.tables.{place}" for number, place in enumerate(caches[:3], 1)}
     if len(data) > 1:
-        found |= {
-            "stlb_hit": f"tlb_hits.data.{data[1]}",
-            "stlb_misses": f"tlb_misses.data.{data[1]}",
-        }
+        found |= {"stlb_hit": f"tlb_hits.data.{data[1]}", "stlb_misses": f"tlb_misses.data.{data[1]}"}
     return {name: raw for name, raw in found.items() if raw}
 
 

@@ -48,9 +48,10 @@ LOW_COLUMNS = ("low_ns", "interval_low_ns", "interval_high_ns")  # columns of an
 def picture(result: Result, ax: Axes | None = None, **view: Any) -> Axes:
     """Draw a result on Axes; where no real machine was measured, the title says so, or the corner above."""
     ax = draw(result, ax, **view)
-    if result.simulated and result.simulated not in ax.get_title(loc="left"):
-        where: dict[str, Any] = {"ha": "right", "va": "bottom", "transform": ax.transAxes}
-        ax.text(1, 1.01, f"simulated: {result.simulated}", fontsize="small", color=COLOURS[2], **where)
+    said = f"simulated: {result.simulated}"
+    if result.simulated and said not in ax.get_title(loc="left"):
+        where: dict[str, Any] = {"ha": "right", "va": "bottom", "color": COLOURS[2]}
+        ax.text(1, 1.01, said, fontsize="small", transform=ax.transAxes, **where)
     return ax
 
 

@@ -21,13 +21,7 @@ from ..sweeps.axes import axis_text
 from ..sweeps.curve import Curve
 from ..sweeps.fault_parts import FaultParts
 from ..sweeps.sweep import Sweep, complaints
-from ..units import (
-    Interval,
-    approximate_size,
-    format_average,
-    format_seconds,
-    format_size,
-)
+from ..units import Interval, approximate_size, format_average, format_seconds, format_size
 from .tables import print_table
 
 
@@ -40,7 +34,13 @@ def print_result(result: object) -> None:
 @functools.singledispatch
 def write_csv(result: Result, file: TextIO) -> None:
     """Write a result of any type as a table."""
-    raise ValueError(f"a result of kind {result.kind!r} is no table: --json prints every figure")
+    check_table(result)
+
+
+def check_table(result: Result) -> None:
+    """Raise a ValueError for a result that is no table."""
+    if write_csv.dispatch(type(result)) is write_csv.dispatch(object):
+        raise ValueError(f"a result of kind {result.kind!r} is no table: --json prints every figure")
 
 
 @write_csv.register(Table)

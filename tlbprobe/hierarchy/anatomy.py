@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..declared import Bytes, Declared, Put, Seconds, Spec, Whole
+from ..declared import Bytes, Declared, Keys, Put, Seconds, Spec, Whole
 from ..machine import paging
 from ..results.result import Result, package_version
 from ..results.words import format_ns, recorded_host
@@ -117,7 +117,7 @@ class Anatomy(Result):
     walk: tuple[WalkStep, ...]
     paging: dict[str, Range | str]
     host: dict[str, Any]
-    params: dict[str, Any]
+    params: Annotated[dict[str, Any], Keys()]
     started: str
     version: str = field(default_factory=package_version)
     warnings: tuple[str, ...] = ()

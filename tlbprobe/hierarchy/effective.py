@@ -151,11 +151,11 @@ def _infer_size(region: Region, entries: int, backing: int | None, seed: int) ->
             costs.extend(spot.costs)
     found = {size for size in places if size is not None}  # near the end of a region a step may lie beyond it
     size = found.pop() if len(found) == 1 else None
-    reason = "" if size else f"the places that were tried show {', '.join(map(_named, places))}"
+    reason = "" if size else f"the places that were tried show {', '.join(map(_size_or_nothing, places))}"
     return EffectivePageSize(size, tuple(places), backing, entries, tuple(costs), reason)
 
 
-def _named(size: int | None) -> str:
+def _size_or_nothing(size: int | None) -> str:
     return "nothing clear" if size is None else format_size(size)
 
 

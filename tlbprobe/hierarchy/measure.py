@@ -343,10 +343,7 @@ def _with_levels(task: _Task, region: Region, name: str, unit: int) -> Part:
     """Levels for translations of a size."""
     wanted = task.wanted(unit)
     nodes = min(wanted, region.mapped_bytes) // unit
-    with (
-        Region(nodes * paging.cache_line_size()) as beside,
-        task.far_pages(unit == region.base_page) as far,
-    ):
+    with Region(nodes * paging.cache_line_size()) as beside, task.far_pages(unit == region.base_page) as far:
         hardware = Hardware(region, beside, far, unit=unit, seed=task.seed)
         side = inference.infer(hardware, task.seed, task.until(SIDE_SECONDS))
         part = Part("data", name, unit, "", side, judged_claims(side, task.claimed(unit)))

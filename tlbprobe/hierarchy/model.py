@@ -346,7 +346,7 @@ class Machine:
         tables, upper = self._walks(where, missing[-1])
         footprint = len(where) + tables
         data, first = self.load_ns(footprint), self.caches[0]
-        exposure = 1 + self.exposed * _beyond(footprint / first.lines)
+        exposure = 1 + self.exposed * random_miss_share(footprint / first.lines)
         hits = exposure * self._hits_ns([float(share.mean()) for share in missing])
         fetch = data - first.ns  # of a table entry, beyond what a walk has in any case
         walk = self.walk_ns + fetch + upper * data
@@ -369,7 +369,7 @@ class Machine:
         lines, upper = float(len(np.unique(used // ENTRIES_PER_LINE))), 0.0
         for level, entries in enumerate(self.paging, 1):
             tables = len(np.unique(used >> (TABLE_BITS * level)))
-            missed = _beyond(tables / entries)
+            missed = random_miss_share(tables / entries)
             upper += missed
             lines += missed * tables
             if tables == 1:
@@ -380,15 +380,18 @@ class Machine:
         """Nanoseconds of a load from a working set of so many lines."""
         ns, reached = 0.0, 1.0
         for cache in self.caches:
-            beyond = min(reached, _beyond(lines / cache.lines))
+            beyond = min(reached, random_miss_share(lines / cache.lines))
             ns += (reached - beyond) * cache.ns
             reached = beyond
         return ns + reached * self.memory_ns
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _beyond(ratio: float) -> float:
-    """Share of visits that miss a large cache of random replacement, at so many times its lines."""
+def random_miss_share(ratio: float) -> float:
+    """Share of visits that miss a large cache, or evenly filled sets, at so many times what they hold.
+
+    By random replacement: of those that fill evenly, it is the slowest to miss.
+    """
     if ratio <= 1:
         return 0.0
     missed = 1.0

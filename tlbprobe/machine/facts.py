@@ -26,7 +26,6 @@ from ..units import POWERS, approximate_size, short_size
 from . import cpuid
 from .files import (
     CPUS,
-    MOST_BYTES,
     Root,
     cpuinfo,
     exists,
@@ -108,6 +107,7 @@ def this_process() -> Process:
     )
 
 
+MOST_CPUS = 1 << 20  # in a list of them: no machine has as many
 FACT_BYTES = 1 << 14  # bytes: enough for every file of facts
 
 
@@ -216,7 +216,7 @@ def _cpu_count(text: str) -> int:
 
 
 def _span(first: int, last: int) -> int:
-    if not first <= last < MOST_BYTES:
+    if not first <= last < MOST_CPUS:
         raise ValueError(f"{first}-{last}")
     return last - first + 1
 

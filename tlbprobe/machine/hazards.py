@@ -137,11 +137,7 @@ def _short_of_memory(host: Host) -> Judgement | None:
     if pressure > 1:
         return "medium", f"tasks wait for memory {pressure} % of the time: pages are reclaimed", None
     if total and available < total / 10:
-        return (
-            "medium",
-            f"only {approximate_size(available)} are available: pages may be reclaimed",
-            None,
-        )
+        return ("medium", f"only {approximate_size(available)} are available: pages may be reclaimed", None)
     if left < _number_of(host, "limit.memory") / 10:
         return (
             "medium",
@@ -157,11 +153,7 @@ def _swaps(host: Host) -> Judgement | None:
         return None
     used = total - free
     severity = "medium" if used > total / 10 else "low"
-    return (
-        severity,
-        f"pages may be written out in a run ({approximate_size(used)} are)",
-        "sudo swapoff -a",
-    )
+    return (severity, f"pages may be written out in a run ({approximate_size(used)} are)", "sudo swapoff -a")
 
 
 def _numa_balances(host: Host) -> Judgement | None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from .. import _core
 from ..checks import check_choice, check_whole
 from ..cores.current import only_here
-from ..declared import Nanoseconds, Spec
+from ..declared import Bytes, Keys, Nanoseconds, Number, Spec, Whole
 from ..machine import cpus, files, paging
 from ..machine.facts import recent_record
 from ..measuring.children import failure, scanned_backing
@@ -260,6 +260,20 @@ EXPECTED: dict[str, Callable[[FaultPlan, int | None], int | None]] = {
 
 # --- the result ------------------------------------------------------------------------------------------
 
+AtLeastOne = Annotated[int, Spec(least=1)]
+TOUCH_PARAMS = Keys(
+    bytes=Bytes, kind=KindName, order=str, threads=Whole, block=AtLeastOne, bytes_per_time=AtLeastOne
+)
+TOUCH_COUNTS = Keys(
+    (),
+    virtual_bytes=Bytes,
+    resident_bytes=Keys(mapped=Number, touched=Number),
+    zero_page_bytes=Bytes,
+    copied_bytes=Bytes,
+    cached_bytes=Bytes,
+    faults_after=Whole,
+)
+
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class PageTimes(SingleTimes):
@@ -297,11 +311,14 @@ class PageTimes(SingleTimes):
 
     kind: ClassVar[str] = "page_times"
 
+    faults: Annotated[dict[str, int | None], Keys(minor=Whole, major=Whole, expected=Whole | None)]
+    params: Annotated[dict[str, Any], TOUCH_PARAMS]
+    counts: Annotated[dict[str, Any], TOUCH_COUNTS] = field(default_factory=dict)
     index: Annotated[Ints, Spec(axes=("times",), least=0)]
     thread: Annotated[npt.NDArray[np.int16], Spec(axes=("times",), least=0)]
     after: Annotated[Floats, Spec("ns", ("touches",))] = field(default_factory=lambda: np.zeros(0))
-    overhead_ns: Nanoseconds = 0.0
-    wall_ns: Nanoseconds = 0.0
+    overhead_ns: Nanoseconds
+    wall_ns: Annotated[float, Spec("ns", least=1)]
 
     @property
     def touches_per_time(self) -> int:
@@ -351,7 +368,7 @@ class PageTimes(SingleTimes):
             first = f"median {median}, mean {mean}"
             yield (
                 "first access",
-                f"{first} a touch, after populating, with {self.counts['faults_after']} faults",
+                f"{first} a touch, after populating, with {self.counts.get('faults_after')} faults",
             )
         yield "clock", f"{format_ns(self.overhead_ns)} a reading, subtracted from every time"
         yield "backing", str(self.backing)
@@ -876,12 +893,9 @@ PROBE = Probe(
     question="the first touch of every page, one by one, with the page faults counted",
     word="touch",
     sizes=("size", "step"),
-    hazards={
-        TIMED: "every touch is timed",
-        TRAPPING: "each first touch enters the kernel",
-    },
+    hazards={TIMED: "every touch is timed", TRAPPING: "each first touch enters the kernel"},
     helps={
-        "counters": "performance counters: none can be read around a single touch, and the result says so",
+        "counters": "performance counters: none can be read around a single touch, and the result says so"
     },
     sample=Sample("64KiB", {"kind": "third", "order": "backwards", "threads": 0, "step": 100, "seed": -1}),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .. import _core
 from ..checks import check_choice, check_whole
 from ..cores.current import only_here
-from ..declared import Nanoseconds, Spec
+from ..declared import Bytes, Keys, Nanoseconds, Spec, Whole
 from ..machine import files, paging
 from ..machine.facts import recent_record
 from ..measuring.children import failure, scanned_backing
@@ -41,6 +41,8 @@ CALLS_MOST = 4096  # of one measurement
 
 # --- the result ------------------------------------------------------------------------------------------
 
+CALL_PARAMS = Keys(bytes=Bytes, kind=ShootdownKind, step=Bytes, threads=Whole)
+
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ShootdownTimes(SingleTimes):
@@ -63,9 +65,11 @@ class ShootdownTimes(SingleTimes):
 
     kind: ClassVar[str] = "shootdown_times"
 
+    params: Annotated[dict[str, Any], CALL_PARAMS]
+    counts: Annotated[dict[str, Any], Keys((), interrupts=Whole)] = field(default_factory=dict)
     others: Annotated[Floats, Spec("ns", ("threads", "times"))]
     quiet_ns: Annotated[Floats, Spec("ns", ("threads",))]
-    overhead_ns: Nanoseconds = 0.0
+    overhead_ns: Nanoseconds
 
     @property
     def others_median(self) -> float | None:
@@ -194,7 +198,9 @@ def shootdown(
     only_here("shootdown")
     policy = find_policy("base" if pages is None else pages)
     common = Common(strict, seed, cpu, counters=counters)
-    plan = ShootdownPlan(policy, kind, *_check(size, policy, kind, step), _callers_and_others(threads, cpu))
+    plan = ShootdownPlan(
+        policy, kind, *_checked_sizes(size, policy, kind, step), _callers_and_others(threads, cpu)
+    )
     _check_shootdown_fits(plan, strict)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     before = interrupts()
@@ -220,7 +226,7 @@ class ShootdownPlan:
         return mapped_size(self.size, self.policy)
 
 
-def _check(size: Size, policy: PagePolicy, kind: str, step: Size | None) -> tuple[int, int]:
+def _checked_sizes(size: Size, policy: PagePolicy, kind: str, step: Size | None) -> tuple[int, int]:
     """Bytes of all and of a call."""
     check_choice("kind", kind, SHOOTDOWN_KINDS)
     if policy.kind == "collapse":
@@ -336,12 +342,7 @@ PROBE = Probe(
     question="what taking pages away costs the caller, and threads on other CPUs",
     word="call",
     sizes=("size", "step"),
-    hazards={
-        TIMED: "every call is timed",
-        TRAPPING: "each call enters the kernel",
-    },
-    helps={
-        "counters": "performance counters: none can be read around a single call, and the result says so",
-    },
+    hazards={TIMED: "every call is timed", TRAPPING: "each call enters the kernel"},
+    helps={"counters": "performance counters: none can be read around a single call, and the result says so"},
     sample=Sample("64KiB", {"kind": "remap", "threads": -1, "step": 100, "seed": -1}),
 )

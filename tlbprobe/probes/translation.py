@@ -65,8 +65,10 @@ def translation(
     Notes
     -----
     Isolates: misses in the TLB levels and page walks, whose own memory accesses it includes. Confounded by:
-    page-table entries that compete with the data for caches. Limits: it says what translation adds to a
-    dependent load; independent loads may hide it.
+    page-table entries that compete with the data for caches; misses of the packed lines themselves, from 64
+    spread nodes on for each page that the first level holds; and frames of base pages, of which by chance too
+    many of either list fall into the same sets of a cache: less than nothing comes out so, too. Limits: it
+    says what translation adds to a dependent load; independent loads may hide it.
 
     Examples
     --------

@@ -62,7 +62,7 @@ def counting_program(names: Sequence[str], pid: int, *, held: bool) -> Iterator[
                 code = error.errno or errno.EIO
                 refused[event.name] = str(groups.why_refused(event, code, recent_host()))
         warnings = (groups.USER_ONLY,) if found.user_only and opened else ()
-        yield lambda: _read(opened, refused, warnings)
+        yield lambda: _sum_of_threads(opened, refused, warnings)
 
 
 def _open(event: Event, pid: int, held: bool, user_only: bool) -> Iterator[_core.CounterGroup]:
@@ -82,7 +82,7 @@ def _open(event: Event, pid: int, held: bool, user_only: bool) -> Iterator[_core
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
 
 
-def _read(
+def _sum_of_threads(
     opened: Mapping[str, Sequence[_core.CounterGroup]], refused: dict[str, str], warnings: tuple[str, ...]
 ) -> Counted:
     """Sum over threads; what had no counter all the time is scaled, and what never had one is missing."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..cores.current import only_here
 from ..machine import files, paging
 from ..machine.smaps import SmapsEntry, huge_bytes, resident_bytes, smaps_entries
 from ..memory.policies import thp_modes
@@ -71,6 +72,7 @@ def program_mappings(pid: int, root: files.Root = "/") -> list[ProgramMapping]:
     PermissionError
         If it is somebody else's.
     """
+    only_here("a running program")
     check_pid(pid)
     text = _read_smaps(pid, root)
     status = files.read_text(root, f"proc/{pid}/status") or ""

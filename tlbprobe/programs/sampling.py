@@ -246,12 +246,7 @@ class Sampler:
     def about(self) -> dict[str, float]:
         """What `ProgramRun.sampling` says."""
         stopped = self.stopped / self.sights if self.sights else 0.0
-        return {
-            "seconds": self.costs,
-            "interval": self.interval,
-            "processes": self.most,
-            "stopped": stopped,
-        }
+        return {"seconds": self.costs, "interval": self.interval, "processes": self.most, "stopped": stopped}
 
     def lost(self, counted: float) -> bool:
         """Whether more seconds of processors were seen than are counted at the end.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..checks import check_flag, check_number
 from ..cores.current import only_here
-from ..declared import Bytes, Seconds, Spec, Whole
+from ..declared import Bytes, Keys, Seconds, Share, Spec, Whole
 from ..machine import facts, paging
 from ..measuring.point import checked_counters
 from ..results.result import StrPath, load_as, package_version
@@ -48,6 +48,18 @@ from .verdicts import Verdict, judge_run
 
 SAMPLE_SECONDS = 0.01  # seconds between samples, where they do not cost too much
 SampledBytes = Annotated[Ints, Spec("B", ("samples",), least=0)]
+Counters = dict[str, Annotated[float, Spec("events", least=0)]]
+SAMPLING = Keys(
+    ("seconds",), seconds=Seconds, interval=Seconds, processes=Annotated[float, Spec(least=0)], stopped=Share
+)
+FIGURES = Keys(  # of an earlier run, as far as anything is made of them
+    ("wall_seconds", "counters"),
+    wall_seconds=Seconds,
+    cpu_seconds=Seconds | None,
+    minor=Whole | None,
+    peak_bytes=Bytes | None,
+    counters=Counters,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,7 +117,7 @@ class ProgramRun(Table):
     wall: Seconds
     user: Seconds | None
     system: Seconds | None
-    faults: Annotated[dict[str, Whole | None], Spec(needs=("minor", "major"))]
+    faults: Annotated[dict[str, int | None], Keys(minor=Whole | None, major=Whole | None)]
     switches: dict[str, Whole | None]
     peak: Bytes | None
     seconds: Annotated[Floats, Spec("s", ("samples",), least=0)]
@@ -114,13 +126,13 @@ class ProgramRun(Table):
     proportional: SampledBytes
     huge: SampledBytes
     touched: Annotated[Floats, Spec("B", ("samples",), least=0, gaps=True)]
-    sampling: Annotated[dict[str, Annotated[float, Spec(least=0)]], Spec(needs=("seconds",))]
+    sampling: Annotated[dict[str, float], SAMPLING]
     host: dict[str, Any]
     started: str
     version: str = field(default_factory=package_version)
-    counters: dict[str, Annotated[float, Spec("events", least=0)]] = field(default_factory=dict)
+    counters: Counters = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    against: dict[str, Any] | None = None
+    against: Annotated[dict[str, Any], FIGURES] | None = None
     uncounted: Seconds | None = 0.0
     warnings: tuple[str, ...] = ()
 
@@ -485,7 +497,7 @@ def _run_program(
         counted = read()
     uncounted, warnings = _uncounted(ended, sampler)
     return _Found(
-        {**_fields_of(ended, argv[0], sampler), "uncounted": uncounted},
+        {**_run_fields(ended, argv[0], sampler), "uncounted": uncounted},
         sampler,
         counted,
         [*warnings, *sampler.complaints()],
@@ -508,7 +520,7 @@ UNWAITED = (
 )
 
 
-def _fields_of(ended: Ended, name: bytes, sampler: Sampler) -> dict[str, Any]:
+def _run_fields(ended: Ended, name: bytes, sampler: Sampler) -> dict[str, Any]:
     return {
         "program": program_name(name),
         "attached": False,

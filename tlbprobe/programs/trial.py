@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..declared import Bytes, Spec
+from ..declared import Bytes, FieldError, Keys, Spec
 from ..memory.backing import Backing
 from ..results import analysis
 from ..results.progress import Progress, progress_bar
@@ -91,13 +91,18 @@ class Trial(Table):
     exit_huge: RunBytes
     page: Bytes
     status: Annotated[int, Spec()] | None
-    params: dict[str, Any]
+    params: Annotated[dict[str, Any], Keys((), bytes=Bytes)]
     host: dict[str, Any]
     started: str
     version: str = field(default_factory=package_version)
     backing: dict[str, Backing] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reference not in self.variants:
+            raise FieldError("is none of the variants", "reference")
 
     def median(self, field_name: str, variant: str) -> float | None:
         """Median of a field over the rounds of a variant; ``None`` where it is not known."""

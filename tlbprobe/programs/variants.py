@@ -78,7 +78,7 @@ def cannot_differ(mode: str | None, disabled: int | None) -> dict[str, str]:
     mode : str or None
         ``always``, ``madvise``, ``never``; ``None``: the kernel has none.
     disabled : int or None
-        `machine.thp_disabled` of this process, which the program inherits.
+        `paging.thp_disabled` of this process, which the program inherits.
     """
     others = [name for name in SETTINGS if name != PLAIN]
     if mode is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ..declared import Seconds, Spec, Whole
+from ..declared import Bytes, Keys, Number, Seconds, Spec, Whole
 from ..machine.hazards import Hazard
 from ..memory.backing import Backing
 from ..record import RECORDS, Probe, access_word, size_parameters
@@ -19,6 +19,11 @@ from .result import Result, package_version
 from .words import counted_text, format_interval, format_ns, hazard_rows, hazards_of, refused_rows
 
 # --- one measurement -------------------------------------------------------------------------------------
+
+
+NamedCounts = dict[str, Number | dict[str, Number]]
+FAULTS = Keys(minor=Whole | None, major=Whole | None, expected=Whole | None)
+NODES = {"bytes": Bytes, "nodes": Whole}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,15 +76,15 @@ class Measurement(Result):
     disturbed: Annotated[Flags, Spec(axes=("slices",))]
     core_ghz: Annotated[float, Spec("GHz", least=0)] | None
     setup: dict[str, Seconds]
-    faults: Annotated[dict[str, Whole | None], Spec(needs=("minor", "major", "expected"))]
-    params: dict[str, Any]
+    faults: Annotated[dict[str, int | None], FAULTS]
+    params: Annotated[dict[str, Any], Keys((), **NODES)]
     backing: Backing
     host: dict[str, Any]
     started: str
     version: str = field(default_factory=package_version)
     counters: dict[str, Annotated[Floats, Spec(axes=("slices",), gaps=True)]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    counts: dict[str, Any] = field(default_factory=dict)
+    counts: Annotated[dict[str, Any], NamedCounts] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @functools.cached_property
@@ -224,7 +229,8 @@ class Measurement(Result):
         disturbed = f"{self.disturbed.mean():.0%} visibly disturbed"
         plural = f"{word}{'es' if word.endswith('s') else 's'}"
         yield "slices", f"{self.ns.size} of {self.accesses_per_slice} {plural}, {disturbed}"
-        yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
+        if not self.simulated:  # a model's memory takes no time
+            yield "set-up", ", ".join(f"{name} {format_seconds(taken)}" for name, taken in self.setup.items())
         for text in refused_rows(self.refused):
             yield "refused", text
         for warning in self.warnings:
@@ -283,6 +289,10 @@ class Translation(Result):
 
     spread: Measurement
     packed: Measurement
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Keys(**NODES).check("spread.params", self.params)
 
     @functools.cached_property
     def _difference(self) -> tuple[float, Interval]:

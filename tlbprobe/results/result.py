@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import os
+import re
 import shutil
 import stat
 from abc import ABC, abstractmethod
@@ -24,6 +25,7 @@ import numpy as np
 from ..declared import Declared
 from ..markup import html_table
 from ..units import Array
+from .words import recorded_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,9 +75,8 @@ class Result(Declared, ABC):
     @property
     def simulated(self) -> str:
         """Name of the simulated machine that it was measured on; empty of a real one."""
-        facts = getattr(self, "host", {}).get("facts", ())
-        names = (fact["value"] for fact in facts if fact.get("name") == "simulation.machine")
-        return str(next(names, ""))
+        host = recorded_host(getattr(self, "host", {}))
+        return str(host.get("simulation.machine") or "") if host else ""
 
     @abstractmethod
     def rows(self) -> Iterator[tuple[str, str]]:
@@ -141,7 +142,7 @@ Saved = TypeVar("Saved", bound=Result)
 def _beside(path: StrPath) -> Iterator[tuple[Path, Path]]:
     """An output file, and an empty temporary one in its folder; errors name the path that was asked for."""
     target = Path(os.path.realpath(path))  # a link stays a link
-    if target.is_dir():
+    if target.is_dir() or os.fspath(path).endswith("/"):
         raise IsADirectoryError(errno.EISDIR, "it is a folder: name a file in it", os.fspath(path))
     if target.exists() and not target.is_file():
         raise OSError(errno.EINVAL, "it is a device or a pipe: name an ordinary file", os.fspath(path))
@@ -236,9 +237,19 @@ def _decode(content: bytes) -> Result:
         return RESULTS[header["kind"]].from_parts(header["data"], arrays.__getitem__)
 
 
+# Written as they are, or as JSON escapes them: they would reach the terminal of whoever prints the file.
+CONTROLS = re.compile(r"[\x7f-\x9f]|(?<!\\)((?:\\\\)*)\\u00([01][0-9a-f]|7f|[89][0-9a-f])", re.IGNORECASE)
+
+
+def _visible(control: re.Match[str]) -> str:
+    """A control character as its number, in JSON."""
+    return f"{control[1] or ''}\\\\x{control[2] or format(ord(control[0]), 'x')}"
+
+
 def _header(arrays: Mapping[str, Array]) -> dict[str, Any]:
     """The header, if the file says that it is ours."""
-    header = json.loads(arrays["header"].tobytes()) if "header" in arrays else None
+    text = arrays["header"].tobytes().decode() if "header" in arrays else "null"
+    header = json.loads(CONTROLS.sub(_visible, text))
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FileFormatError("is no tlbprobe file, but another kind of archive")
     return header

@@ -67,7 +67,7 @@ def figures(point: PointResult) -> dict[str, Any]:
         "disturbed_share": float(run.disturbed.mean()) if run.disturbed.size else None,
         "core_ghz": run.core_ghz,
         "setup_seconds": own_setup(run),
-        "proof": run.backing.proof,
+        "proof": f"simulated: {run.simulated}" if run.simulated else run.backing.proof,
     }
     if isinstance(point, Translation):
         packed = point.packed

@@ -56,10 +56,17 @@ def format_interval(interval: Interval) -> str:
 
 def recorded_host(host: dict[str, Any]) -> Host | None:
     """The machine that a result was measured on; ``None`` where its record is not one of this version."""
-    try:
-        return Host.from_dict(host)
-    except ValueError:
-        return None
+    global _last_read
+    last = _last_read
+    if last[0] is not host:  # results in a row share one record
+        try:
+            last = _last_read = host, Host.from_dict(host)
+        except ValueError:
+            last = _last_read = host, None
+    return last[1]
+
+
+_last_read: tuple[dict[str, Any], Host | None] = {}, None
 
 
 def hazards_of(host: dict[str, Any], probe: str) -> tuple[Hazard, ...]:

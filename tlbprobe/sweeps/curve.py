@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy.typing as npt
 
-from ..declared import Bytes
+from ..declared import Bytes, Keys, Spec
 from ..grouping import grouped
 from ..hierarchy.anatomy import Anatomy
 from ..hierarchy.effective import effective_page_size
@@ -55,6 +55,9 @@ def view_sizes(working_sets: Sequence[int]) -> list[int]:
     return chosen[::-1]
 
 
+AXES = Keys(size=Annotated[list[Bytes], Spec(some=True)], pages=Annotated[list[str], Spec(some=True)])
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Curve(Table):
     """Latency over working set and page policy, with the translation cost beside it.
@@ -84,6 +87,11 @@ class Curve(Table):
     notes: list[str] = field(default_factory=list)
     effective: dict[str, str] = field(default_factory=dict)
     anatomy: Anatomy | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        AXES.check("chase.axes", self.chase.axes)
+        AXES.check("translation.axes", self.translation.axes)
 
     @property
     def policies(self) -> list[str]:

@@ -7,15 +7,16 @@ that differ only in their pages next to each other; memory is mapped once for ea
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from ..declared import Get, Put, below, from_below, named
+from ..declared import FieldError, Get, Keys, Put, Spec, below, change_each, form_of, from_below
 from ..probes.fault import PageTimes
 from ..probes.shootdown import ShootdownTimes
 from ..results.measurement import Measurement, Translation
@@ -35,6 +36,11 @@ POINTS: dict[str, type[PointResult]] = {
 }
 
 
+AxisValue = Annotated[bool | int | float | str, Spec()] | None
+IN_FILE = Keys(probe=str, axes=dict[str, Any], points=list[dict[str, Any]], hosts=list[dict[str, Any]])
+POINT_IN_FILE = Keys(key=tuple[AxisValue, ...], kind=str, data=dict[str, Any])
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Sweep(Table):
     """A grid of measurements.
@@ -52,8 +58,14 @@ class Sweep(Table):
     kind: ClassVar[str] = "sweep"
 
     probe: str
-    axes: dict[str, list[Any]]
+    axes: Annotated[dict[str, list[Any]], dict[str, list[AxisValue]]]
     points: dict[PointKey, PointResult]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in self.points:
+            if len(key) != len(self.axes) or not all(map(operator.contains, self.axes.values(), key)):
+                raise FieldError(f"holds one at {key}, which is not on the axes", "points")
 
     def __getitem__(self, key: Any) -> PointResult:
         return self.points[key if isinstance(key, tuple) else (key,)]
@@ -139,26 +151,33 @@ class Sweep(Table):
     def to_parts(self, put: Put) -> dict[str, Any]:
         """Plain values; each array goes to `put`. Facts of the host are written once for all points."""
         hosts: list[Any] = []
+
+        def shared(host: Any) -> int:
+            if host not in hosts:
+                hosts.append(host)
+            return hosts.index(host)
+
         points = []
         for number, (key, point) in enumerate(self.points.items()):
-            parts = point.to_parts(below(str(number), put))
-            _share_hosts(parts, hosts)
+            parts = _with_host(point.to_parts(below(str(number), put)), shared)
             points.append({"key": list(key), "kind": point.kind, "data": parts})
         return {"probe": self.probe, "axes": self.axes, "points": points, "hosts": hosts}
 
     @classmethod
     def from_parts(cls, parts: Any, get: Get) -> Self:
         """Read back what `to_parts` wrote."""
+        saved = form_of(IN_FILE).take(parts)
+        hosts = {str(number): host for number, host in enumerate(saved["hosts"])}
 
-        def read(number: int, entry: dict[str, Any]) -> tuple[PointKey, PointResult]:
-            data = entry["data"]
-            for run in _runs(data):
-                run["host"] = parts["hosts"][run["host"]]
-            point = POINTS[entry["kind"]].from_parts(data, from_below(str(number), get))
-            return tuple(entry["key"]), point
+        def read(number: int, entry: Any) -> tuple[PointKey, PointResult]:
+            entry = form_of(POINT_IN_FILE).take(entry)
+            if entry["kind"] not in POINTS:
+                raise FieldError("is of none of the kinds of points", "kind")
+            parts = _with_host(entry["data"], lambda host: hosts.get(str(host)))
+            return entry["key"], POINTS[entry["kind"]].from_parts(parts, from_below(str(number), get))
 
-        points = dict(pair for _, pair in named(enumerate(parts["points"]), read))
-        return cls(parts["probe"], parts["axes"], points)
+        points = change_each(enumerate(saved["points"]), read, "points")
+        return cls(saved["probe"], saved["axes"], dict(points.values()))
 
 
 def complaints(*sweeps: Sweep) -> Counter[tuple[str, str]]:
@@ -179,16 +198,14 @@ def complaints(*sweeps: Sweep) -> Counter[tuple[str, str]]:
     return said
 
 
-def _runs(parts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The measurements in the parts of a point."""
-    return [run for run in (parts, parts.get("spread"), parts.get("packed")) if run and "host" in run]
-
-
-def _share_hosts(parts: dict[str, Any], hosts: list[Any]) -> None:
-    for run in _runs(parts):
-        if run["host"] not in hosts:
-            hosts.append(run["host"])
-        run["host"] = hosts.index(run["host"])
+def _with_host(parts: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The parts of a point, with another host of each measurement in it."""
+    runs = {
+        name: _with_host(one, change)
+        for name, one in parts.items()
+        if name in ("spread", "packed") and type(one) is dict
+    }
+    return {**parts, **runs, **({"host": change(parts["host"])} if "host" in parts else {})}
 
 
 def sweep(

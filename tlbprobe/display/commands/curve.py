@@ -6,9 +6,7 @@ import argparse
 from typing import Any
 
 from ...sweeps.curve import curve
-from ...units import (
-    parse_size,
-)
+from ...units import parse_size
 from .options import add_command, add_parameters, names_in, range_in
 from .output import add_outputs, check_outputs, deliver
 

@@ -12,10 +12,7 @@ from typing import Any
 
 from ...cores.simulated import simulated
 from ...record import COMMAND_HELPS, RECORDS
-from ...results.result import (
-    FileFormatError,
-    package_version,
-)
+from ...results.result import FileFormatError, package_version
 from . import anatomy, curve, events, fault, host, pages, plot, probe, show, stat, whatif
 from .output import DONE, INTERRUPTED, REFUSED, USAGE, complain
 
@@ -34,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = _show_warning
         try:
             options = build_parser().parse_args(arguments)
-            with simulated(options.simulate) if options.simulate else contextlib.nullcontext():
+            with contextlib.nullcontext() if options.simulate is None else simulated(options.simulate):
                 status = int(options.run(options))
             if sys.stdout is not None:  # somebody may have closed it
                 sys.stdout.flush()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from ...record import COMMAND_HELPS, SHARED_HELPS, count_parameters, size_parameters
 from ...sweeps.axes import counts, sizes
 
+MOST_VALUES = 1000  # of a range: each is measured
 LONG_CHOICES = 40  # characters of choices that no line of help has the room for
 
 
@@ -48,6 +49,8 @@ def add_parameters(
     kinds = typing.get_type_hints(function)
     helps = {**SHARED_HELPS, **_parameter_helps(function), **COMMAND_HELPS, **(more or {})}
     for name in names:
+        if name not in helps:
+            raise LookupError(f"{function.__name__}: its docstring says nothing of its parameter {name}")
         default = parameters[name].default
         shown = "" if default in (None, ()) else f" (default: {_default(default)})"
         if default is inspect.Parameter.empty:
@@ -77,7 +80,10 @@ def _reading(kind: Any, several: bool) -> dict[str, Any]:
     if typing.get_origin(first) is Literal:
         choices = typing.get_args(first)
         shown = "{" + ",".join(choices) + "}"
-        return {"type": _several(_one_of(choices)), "metavar": shown if len(shown) < LONG_CHOICES else "NAME"}
+        return {
+            "type": _several(_choice_of(choices)),
+            "metavar": shown if len(shown) < LONG_CHOICES else "NAME",
+        }
     if str in parts:  # sizes and counts are int or str
         return {"metavar": "SIZE" if int in parts else "NAME"}
     return {"type": _several(first) if several else first, "metavar": "N" if first is int else "X"}
@@ -89,6 +95,8 @@ def _several(read: Callable[[str], Any]) -> Callable[[str], Any]:
     def read_all(text: str) -> Any:
         if read is int and re.fullmatch(r"\d+:\d+", text):
             first, last = map(int, text.split(":"))
+            if last - first >= MOST_VALUES:
+                raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_VALUES} values")
             return list(range(first, last + 1))
         return [read(one.strip()) for one in text.split(",")] if "," in text else read(text)
 
@@ -96,7 +104,7 @@ def _several(read: Callable[[str], Any]) -> Callable[[str], Any]:
     return read_all
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
+def _choice_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def choice(text: str) -> str:
         if text not in choices:
             raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(choices)}")
@@ -125,7 +133,7 @@ def _parameter_helps(function: Callable[..., Any]) -> dict[str, str]:
     for names, text in entries:
         sentence = re.split(r"\.(?:\s|$)", " ".join(text.split()))[0].replace("`", "").replace("%", "%%")
         if not sentence.startswith("As for "):
-            plain = sentence if sentence[:2].isupper() else sentence[0].lower() + sentence[1:]
+            plain = sentence if sentence[1:2].isupper() else sentence[0].lower() + sentence[1:]
             helps |= dict.fromkeys(re.split(r",\s*", names.strip()), plain)
     return helps
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...results.result import (
-    Result,
-    check_writable,
-    replacing,
-)
+from ...results.result import FileFormatError, Result, check_writable, replacing
 from ..text import print_result, write_csv
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -57,10 +54,19 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise ValueError(f"--out and --plot both name {options.out!r}: the picture would replace the data")
 
 
+@contextlib.contextmanager
+def trusting(path: str) -> Iterator[None]:
+    """What goes wrong with a loaded result by itself is damage to its file."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path!r} is damaged: {error}") from error
+
+
 def check_picture(path: str) -> None:
     """Raise an error for a file that no picture can be drawn to."""
     if Path(path).suffix.lower() not in PICTURES:
-        raise ValueError(f"{path!r} does not say its format: name a file in {', '.join(PICTURES)}")
+        raise ValueError(f"{path!r} is in no format that can be drawn: name a file in {', '.join(PICTURES)}")
     check_writable(path)
 
 

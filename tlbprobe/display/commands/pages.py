@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...cores.current import current
 from ...grouping import grouped
 from ...memory.needs import PageNeed, page_needs
 from ...memory.policies import page_policies
 from ...programs.mappings import ProgramMapping, program_mappings, whole_program
 from ...record import COMMAND_HELPS
-from ...units import (
-    approximate_size,
-    format_size,
-    printable,
-)
+from ...units import approximate_size, format_size, printable
 from ..tables import print_table
 from .options import add_command
 from .output import DONE, print_either
@@ -47,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_needs(needs: Sequence[PageNeed]) -> None:
+    if current().name:
+        print(f"pages are {current()}; memory is this machine's")
     print_table([_need_cells(need) for need in needs], spare=("wasted",))
     print("obtainable: in free memory, base pages in available memory; left: what is available afterwards")
     for need in needs:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...results.result import (
-    load,
-)
+from ...results.result import load
 from .options import add_command
-from .output import DONE, check_picture, save_picture
+from .output import DONE, REFUSED, check_picture, complain, save_picture, trusting
 
 
 def add(commands: Any) -> None:
@@ -22,5 +20,9 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run it; its exit status."""
     check_picture(options.picture)
-    save_picture(load(options.file), options.picture)
+    result = load(options.file)
+    with trusting(options.file):
+        if not result.drawable:
+            return complain(f"{options.file!r} holds nothing that a picture could show", REFUSED)
+        save_picture(result, options.picture)
     return DONE

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...results.result import (
-    load,
-)
+from ...results.result import load
+from ..text import check_table
 from .options import add_command
-from .output import DONE, add_formats, show
+from .output import DONE, add_formats, show, trusting
 
 
 def add(commands: Any) -> None:
@@ -21,5 +20,9 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run it; its exit status."""
-    show(load(options.file), as_json=options.json, as_csv=options.csv)
+    result = load(options.file)
+    if options.csv:
+        check_table(result)
+    with trusting(options.file):
+        show(result, as_json=options.json, as_csv=options.csv)
     return DONE
