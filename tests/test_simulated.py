@@ -416,3 +416,29 @@ def test_tables_say_which_machine():
     with tp.simulated("two-levels"):
         swept = tp.sweep(tp.chase, size=["16KiB"], max_seconds=0.01)
     assert set(swept.to_numpy()["proof"]) == {"simulated: two-levels"}
+
+
+def test_caches_and_levels_are_facts():
+    with tp.simulated("skylake"):
+        host = tp.host()
+    assert (host["cache.L1d"], host["cache.L1d.ways"]) == (32 << 10, 8)
+    assert (host["cache.L2"], host["cache.L3"], host["paging.levels"]) == (256 << 10, 8 << 20, 4)
+
+
+CACHED = """
+about = "caches hold all"
+ghz = 1.0
+pages = ["4KiB"]
+tlb = [{ side = "both", entries = [{ pages = ["4KiB"], entries = 4096 }], source = "made up" }]
+cache = [{ side = "both", size = "64MiB", ways = 16, cycles = 4, source = "made up" }]
+memory = { cycles = 1000, source = "made up" }
+walk = { cycles = 0, source = "made up" }
+overlap = { window = 8, misses = 8, stores = 8, cycles = 1, source = "made up" }
+"""
+
+
+def test_caches_are_warm_however_short_the_time(tmp_path):
+    (tmp_path / "cached.toml").write_text(CACHED)
+    with tp.simulated(tmp_path / "cached.toml"):
+        found = tp.chase("1MiB", max_seconds=0.001)
+        assert found.low == pytest.approx(4, rel=0.01)

@@ -369,6 +369,7 @@ def _frequency(tree: _Readings) -> Iterator[Fact]:
 
 
 CACHE_KINDS = {"Data": "d", "Instruction": "i"}
+SIDE_LETTERS = {"data": "d", "code": "i", "both": ""}  # of a described cache
 
 
 def _caches(tree: _Readings) -> Iterator[Fact]:
@@ -658,8 +659,23 @@ def _simulated_host(core: SimulatedCore) -> Host:
         Fact("cpu.frequency", described.ghz, "GHz", source),
         Fact("pages.base", described.base_page, "B", source),
         Fact("pages.pmd", pmd_size(), "B", source, "it has no such pages"),
+        Fact("paging.levels", described.tables["walk"]["levels"], "levels", source),
+        *_described_caches(described, source),
     )
     return Host(facts, tuple(_rows_of(described)))
+
+
+def _described_caches(described: Description, source: str) -> Iterator[Fact]:
+    """Each cache by its level, from the nearest of its side."""
+    levels = {"data": 0, "code": 0}
+    for cache in described.tables["cache"]:
+        sides = levels if cache["side"] == "both" else (cache["side"],)
+        for side in sides:
+            levels[side] += 1
+        name = f"cache.L{max(levels[side] for side in sides)}{SIDE_LETTERS[cache['side']]}"
+        ways = cache["ways"] or cache["size"] // cache["line"]
+        yield Fact(name, cache["size"], "B", source)
+        yield Fact(f"{name}.ways", ways, "ways", source)
 
 
 def _rows_of(described: Description) -> Iterator[cpuid.TlbClaim]:
