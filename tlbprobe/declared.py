@@ -412,6 +412,8 @@ FORMS |= dict.fromkeys((Union, UnionType), _UnionForm) | dict.fromkeys((tuple, l
 def form_of(hint: Any, spec: Spec | None = None) -> Form:
     """The form of an annotation; TypeError for a number or an array without a `Spec`."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hasattr(origin, "__value__"):  # NumPy's types are aliases of arrays where Python can say that
+        return form_of(origin.__value__[arguments], spec)
     if origin is Annotated:
         return form_of(*arguments) if isinstance(arguments[1], Spec) else form_of(arguments[1])
     if isinstance(hint, Keys):

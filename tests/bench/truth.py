@@ -9,7 +9,8 @@ refused  not identifiable, with a reason
 wrong    a value or a range that excludes the truth; a level more or less than there is
 
 A walk has no one cost: loads of tables hit what holds them, and take room of data. `walk_ns` says what that
-must come to, by caches of its own, on several draws of frames. With --docs the table replaces the one of docs/anatomy.md.
+must come to, by caches of its own, on several draws of frames.
+With --docs the table replaces the one of docs/anatomy.md.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def apart(first: dict[str, Any], large: int) -> dict[str, Any]:
 
 VARIATIONS = {
     "eight-large": usual(
-        "64 entries, 8 for 2 MiB, no second level", apart(level(64, 4, side="data"), 8), level(64, side="code")
+        "64 entries, 8 for 2 MiB, no second level",
+        apart(level(64, 4, side="data"), 8),
+        level(64, side="code"),
     ),
     "random-first": usual(
         "a first level of 40 with random replacement",
@@ -101,7 +104,10 @@ VARIATIONS = {
     ),
     "one-large-level": usual("one level of 512 in 128 sets", *firsts(512, 4)),
     "backed-by-small": usual(
-        "a guest whose huge pages are small ones", *firsts(64), level(1536, 12, cycles=8), frames={"smallest": "4KiB"}
+        "a guest whose huge pages are small ones",
+        *firsts(64),
+        level(1536, 12, cycles=8),
+        frames={"smallest": "4KiB"},
     ),
     "few-upper": usual(
         "caches of 32 and 8 upper entries, which walk through the second cache",

@@ -1051,7 +1051,7 @@ class WalkStep(Declared):
 
 
 def packed_ns(first: MeasuredLevel, pages: float) -> float:
-    """Nanoseconds that translation adds to nodes side by side on so many pages: not all hit the first level."""
+    """Nanoseconds that translation adds to nodes side by side on so many pages."""
     if first.miss_ns is None or first.entries.range is None:
         return 0.0
     return first.miss_ns.ns * max(0.0, 1 - first.entries.range[0] / pages)
