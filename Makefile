@@ -30,8 +30,8 @@ test: $(VENV)/develop ## Run the tests on the wheel
 bench: $(VENV)/develop ## Print speed and memory beside what they are compared with
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
-truth: $(VENV)/develop ## Compare what anatomy says with simulated machines whose hierarchy is known; minutes
-	$(BIN)/python tests/bench/truth.py $(ARGS)
+truth: $(VENV)/develop ## Compare what anatomy says with machines that are known, for docs/anatomy.md; minutes
+	$(BIN)/python tests/bench/truth.py --docs $(ARGS)
 
 lint: $(VENV)/develop ## Check the code's rules and its format
 	$(BIN)/ruff check

@@ -9,8 +9,8 @@ refused  not identifiable, with a reason
 wrong    a value or a range that excludes the truth; a level more or less than there is
 
 A walk has no one cost: loads of tables hit what holds them, and take room of data. `walk_ns` says what that
-must come to, by caches of its own, on several draws of frames.
-With --docs the table replaces the one of docs/anatomy.md.
+must come to, by caches of its own, on several draws of frames. With --docs the table replaces the one of
+docs/anatomy.md.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ VARIATIONS = {
         walk={"cache": 2, "upper": [{"entries": 32}, {"entries": 8}]},
     ),
     "odd-sets": usual("384 sets of 4 ways", *firsts(64), level(1536, 4, cycles=8)),
-}  # fmt: skip
+}
 
 
 def all_machines() -> dict[str, Description]:

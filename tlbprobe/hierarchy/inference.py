@@ -124,6 +124,7 @@ MAP_ROUNDS = 2  # of each point of the picture of conflicts, which decides nothi
 # of them overflows, and little by little where data caches do.
 WALK_BITS = (0, 3, 6, 9, 12, 15, 18)  # of the distance in pages: to 1 GiB, of base pages of 4 KiB
 TABLE_ENTRIES = 512
+STILL_HIT = 0.5  # of as many tables as begin to cost: in random order that many may hit, and cost little
 AT_ONCE, LEAST_GROWTH = 0.8, 0.15  # of the growth, at one distance; of the cost, to be growth at all
 
 
@@ -1104,7 +1105,8 @@ def paging_entries(steps: Sequence[WalkStep], level: int) -> tuple[Range | None,
     if growth[at] < AT_ONCE * whole:
         return None, "the cost rises little by little, as with data caches, not at one number of them"
     tables = [max(1, -(-step.cost.nodes * step.pages // covered)) for step in of_level]
-    return (min(tables[at], step_nodes(of_level)), min(tables[at + 1], step_nodes(of_level))), ""
+    low, high = (min(count, step_nodes(of_level)) for count in tables[at : at + 2])
+    return (max(1, round(low * STILL_HIT)), high), ""
 
 
 def step_nodes(steps: Sequence[WalkStep]) -> int:
