@@ -24,6 +24,7 @@ class Core(Protocol):
     name: str  # of a simulated machine; empty: this machine itself
     known: dict[Any, Any]  # what was found out about it once
     shortest_ns: float  # of a slice, whatever the clock allows
+    quiet: bool  # nothing disturbs it: what was measured once is not measured again
     pages: tuple[int, ...]  # page sizes in bytes, the base page first; empty: what the kernel says
     line: int  # bytes of a cache line; 0: what the kernel says
 
@@ -51,6 +52,7 @@ class Native:
 
     name = ""
     shortest_ns = 100e3  # interrupts come a few hundred times a second
+    quiet = False
     pages: tuple[int, ...] = ()
     line = 0
 

@@ -13,6 +13,8 @@ from .. import _core
 from .current import SessionPart, check_belongs, using
 from .description import Description, describe, known_machines
 
+DISTURBANCE = ("burst", "drift", "steps", "neighbour")  # tables of a description
+
 
 class SimulatedCore:
     """A simulated processor in use.
@@ -32,6 +34,7 @@ class SimulatedCore:
         self.description = description
         self.pages, self.line = description.pages, description.line
         self.machine = _machine(description.numbers(seed))
+        self.quiet = not any(description.tables[name] for name in DISTURBANCE)
         self.known: dict[Any, Any] = {}
 
     def __str__(self) -> str:

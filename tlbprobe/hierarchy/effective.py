@@ -24,12 +24,14 @@ from ..units import format_size
 # Whether nodes miss the first level: what translation adds is compared with a load that hits.
 STEP = 0.25  # of an L1 hit: the cost that counts as a miss; a hit in the second level costs more
 POINT_SECONDS = 0.1
+QUIET_SECONDS = 0.001  # where nothing disturbs: some tens of slices
 PLACES = 4  # spots of a region that are looked at
 
 # Which size that means: the spacing of the nodes doubles until they miss.
 MOST_NODES = 1 << 11  # a first-level TLB has fewer entries
 NODES_PER_ENTRY = 4  # nodes of the test over entries of the first level
 FARTHEST = 4.0  # factor between what was inferred and the nearest size that a TLB can hold
+FEWER_NODES = 16  # so many times fewer nodes on as many bytes: if these miss, too few entries are of such pages
 
 
 @dataclass(frozen=True)
@@ -183,15 +185,22 @@ class _Spot:
         """Bytes of one translation here."""
         shared = 0  # the largest spacing at which the first level still holds everything
         for spacing in self._spacings():
-            cost, hit = added_cost(self.region, self.offset, self.beside, self.nodes, spacing, self.seed)
-            self.costs.append((self.offset, spacing, cost))
-            if cost > STEP * hit:
-                return self._between(shared * NODES_PER_ENTRY, spacing * NODES_PER_ENTRY)
+            if self._misses(self.nodes, spacing):
+                size = self._between(shared * NODES_PER_ENTRY, spacing * NODES_PER_ENTRY)
+                whole = size is None or backing is None or size >= backing
+                few = self.nodes // FEWER_NODES
+                return size if whole or not self._misses(few, spacing * FEWER_NODES) else None
             shared = spacing
         # The region ends before the step: it is the kernel's own page size, if nothing smaller is left.
         least = NODES_PER_ENTRY * shared
         left = [size for size in translation_sizes(self.region.base_page) if size >= least]
         return backing if backing is not None and left and left[0] >= backing >= least else None
+
+    def _misses(self, nodes: int, spacing: int) -> bool:
+        """Whether the first level does not hold so many nodes, so far apart."""
+        cost, hit = added_cost(self.region, self.offset, self.beside, nodes, spacing, self.seed)
+        self.costs.append((self.offset, spacing, cost))
+        return cost > STEP * hit
 
     def _between(self, least: int, more: int) -> int | None:
         """The size that the step lies at: from `least` bytes to less than `more`."""
@@ -230,7 +239,8 @@ def added_cost(
         (beside, "chase", 0, nodes * paging.cache_line_size(), packed),
     ]
     with current().session(parts) as session:
-        timed, _ = slices.measure(session, precision=0.01, max_seconds=POINT_SECONDS)
+        seconds = QUIET_SECONDS if current().quiet else POINT_SECONDS
+        timed, _ = slices.measure(session, precision=0.01, max_seconds=seconds)
     cost, _ = analysis.difference(timed[0].ns, timed[1].ns)
     return cost, analysis.low(timed[1].ns)
 
