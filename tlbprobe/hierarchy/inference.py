@@ -8,6 +8,7 @@ a recording; points are asked for where the last ones left something open. The r
   taken to be no dearer than one of more.
 - What translation costs is what spread nodes take longer than packed ones. A step of it next to one of the
   packed nodes is the data caches', unless it is far larger.
+- A step that is there on half the pages as well, two nodes on each, is of lines and not of translation.
 - A step leads from one plateau to the next. It must exceed the noise floor, persist at further points, and be
   there again in rounds that had no part in finding it. Its knee says how many entries a level has.
 - What does not look like any replacement filling its sets evenly gives a wide range, never a sharp one.
@@ -63,6 +64,7 @@ RAMP_SPAN, RAMP_GROWTH = 1.7, 1.2  # a cost that grows more, within so many time
 # is lost whose step is small beside that of a cache at the same number of nodes.
 SHADOW = 0.25  # of a rise of the packed nodes: a rise of the cost that small may be its shadow
 WITH_DATA = 0.5  # of a step: packed nodes that rise more than this have a part in it
+AS_MUCH_DATA = 1.5  # the same after a cost that may be a hit in the next level, or a walk
 
 # What is a level, and what the page table that leaves a data cache. In the recording a load that hits takes
 # 1.1 ns; the second level adds 1.9 to it, a walk 35.
@@ -70,6 +72,7 @@ LEAST_WALK, MOST_LEVEL = (
     3.0,
     14.0,
 )  # of a load that hits everything: no walk costs less, no level takes longer
+SURE_WALK = 6.0  # of what hits everything, a jump too: a step from that much on starts from walks
 TABLE_COPIES = 8  # neighbouring pages in so many places far apart share no line of a page table
 TABLE_GROWS = 1.6  # times the lines of nodes and table that they touch
 TABLE_SHARE = 0.3  # of what so many more nodes cost: a table that costs as much was the reason
@@ -85,10 +88,15 @@ CONFIDENCE = {"sharp": 0.995, "sets": 0.998, "onset": 0.98, "uneven": 0.85}  # s
 EVEN_AT = 1.05, 1.15, 1.3  # times the entries: where it is looked at
 EVEN_SOON = 0.3  # of the growth at the second of them, at the first (0.37)
 EVEN_LATE, EVEN_LATE_FIRST = 0.2, 0.3  # of the whole step, at the third (0.42); of that of a first level
+SLOWLY = 0.7  # of the whole step, at the third: where it is less (random: 0.42), some accesses hit beyond it
+ALL_MISS = 6.0  # times the entries: hardly any access hits, whatever is replaced (random: 0.25 %)
 UNEVEN_HELD = 0.93  # of the last point below: where sets fill unevenly, misses begin unseen
 HALF_MISSED = 0.6  # of the accesses missed: as many pages are more than the entries, however they fill
 
-# Whether a level of the instruction side is of pages: it holds as many jumps if they are on half the pages.
+# Whether a step is of pages, and not of lines or jumps: a level holds as many nodes if two share a page.
+HALVED = 0.5  # pages from one node to the next
+HALVED_AT = 0.3  # of a step, where it is tried: half as many pages fit
+STAYS = 0.25  # of what it is high there: caches differ that much between pages and half as many
 JUMPS_ABOVE, JUMPS_BELOW = 1.7, 0.8  # times the entries: jumps that half as many pages hold, and fewer
 
 # Ways and sets: pages a power of two apart fall into one set. Others beside them pass the levels before.
@@ -108,6 +116,7 @@ MAP_ROUNDS = 2  # of each point of the picture of conflicts, which decides nothi
 # of them overflows, and little by little where data caches do.
 WALK_BITS = (0, 3, 6, 9, 12, 15, 18)  # of the distance in pages: to 1 GiB, of base pages of 4 KiB
 TABLE_ENTRIES = 512
+STILL_HIT = 0.5  # of as many tables as begin to cost: in random order that many may hit, and cost little
 AT_ONCE, LEAST_GROWTH = 0.8, 0.15  # of the growth, at one distance; of the cost, to be growth at all
 
 
@@ -115,14 +124,18 @@ class Source(Protocol):
     """Where slices come from."""
 
     most_nodes: int  # of a pair, one a page apart
+    halves: bool  # whether it can put two nodes on a page: a recording cannot
     far_bits: int  # bits of the page numbers that `places` takes; 0: it cannot place pages at will
     floor_ns: float  # smaller effects than this do not count, whatever the noise
 
     def nearest(self, nodes: int) -> int:
         """A number of nodes that it can answer for."""
 
-    def pair(self, nodes: int, spacing: int, slices: int) -> tuple[Floats, Floats]:
-        """Nanoseconds per access of spread and of packed nodes, of so many slices in turn: one round."""
+    def pair(self, nodes: int, spacing: float, slices: int) -> tuple[Floats, Floats]:
+        """Nanoseconds per access of spread and of packed nodes, of so many slices in turn: one round.
+
+        Spread nodes are `spacing` pages apart: `HALVED`, or a whole number.
+        """
 
     def places(self, pages: Ints, slices: int) -> tuple[Floats, Floats]:
         """The same for nodes on these pages."""
@@ -141,7 +154,7 @@ class RoundsByNodes:
 
     source: Source
     random: np.random.Generator
-    spacing: int = 1
+    spacing: float = 1
     deadline: float = math.inf
     rounds: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     _known: tuple[Floats, Floats, float] | None = None  # what follows from the rounds so far
@@ -238,9 +251,9 @@ class Step:
         return self.top_ns - self.base_ns
 
     @property
-    def with_data(self) -> bool:
-        """Whether the packed nodes rise too."""
-        return self.packed[1] - self.packed[0] > WITH_DATA * self.height
+    def with_data(self) -> float:
+        """How much the packed nodes rise too, over its height."""
+        return (self.packed[1] - self.packed[0]) / self.height
 
 
 def find_steps(curve: RoundsByNodes) -> list[Step]:
@@ -307,6 +320,24 @@ def _joined(steps: list[Step], nodes: list[int]) -> list[Step]:
     return joined
 
 
+def is_of_lines(curve: RoundsByNodes, step: Step) -> bool:
+    """Whether a step stays where two nodes share a page: their lines, or those of tables, fill a cache."""
+    return curve.source.halves and _stays_on_half(curve, step.before, _reached(curve, step, HALVED_AT))
+
+
+def _stays_on_half(curve: RoundsByNodes, before: int, after: int) -> bool:
+    """Whether what so many nodes cost more than fewer is there on half the pages too.
+
+    The level before holds some of so few pages, a share that goes with one over their number: they cost less
+    for that, and the more they are the less so.
+    """
+    half = RoundsByNodes(curve.source, curve.random, HALVED, curve.deadline)
+    half.ask([before, after], FINE_ROUNDS)
+    base, height = curve.cost(before), curve.cost(after) - curve.cost(before)
+    expected = base - max(0.0, base - half.cost(before)) * before / after
+    return half.cost(after) > expected + STAYS * height
+
+
 def is_page_table(curve: RoundsByNodes, step: Step) -> bool:
     """Whether a step comes earlier where the same pages are spread over more of the page table.
 
@@ -315,7 +346,8 @@ def is_page_table(curve: RoundsByNodes, step: Step) -> bool:
     """
     source, nodes = curve.source, step.before
     if not source.far_bits:
-        return step.with_data
+        cheap = step.base_ns < SURE_WALK * curve.at(curve.nodes[0])[1]
+        return step.with_data > (AS_MUCH_DATA if cheap else WITH_DATA)
     more = source.nearest(min(round(nodes * TABLE_GROWS), curve.nodes[-1]))
     curve.ask([nodes, more], FINE_ROUNDS)
     pages = np.arange(nodes, dtype=np.int64)
@@ -534,6 +566,23 @@ class Cost(Declared):
     nodes: Whole
 
 
+def find_miss(curve: RoundsByNodes, step: Step, entries: Entries, most: int) -> Cost:
+    """The cost of a miss, at the top of a step; where misses come slowly, further on, up to the next step.
+
+    Under random replacement some accesses still hit there. As many as may do widen the range.
+    """
+    if entries.range is None or entries.step is None or not _misses_slowly(curve, step, entries.step[1]):
+        return find_cost(curve, step.top)
+    held = entries.range[0]
+    cost = find_cost(curve, max(step.top, min(most, round(ALL_MISS * held))))
+    return replace(cost, high=cost.high / slowest_even_miss(cost.nodes / held))
+
+
+def _misses_slowly(curve: RoundsByNodes, step: Step, missed: int) -> bool:
+    late = curve.source.nearest(round(missed * EVEN_AT[-1]))
+    return late in curve.rounds and curve.cost(late) - step.base_ns < SLOWLY * step.height
+
+
 def find_cost(curve: RoundsByNodes, nodes: int) -> Cost:
     """The cost at one point, from more rounds of it."""
     curve.ask([nodes], COST_ROUNDS)
@@ -624,12 +673,15 @@ class Side(Declared):
         return next(doubts, len(self.levels))
 
 
-def infer(source: Source, seed: int = 0, deadline: float = math.inf) -> Side:
-    """Infer the levels of a TLB from what a source answers, until a moment of the clock of the core."""
+def infer(source: Source, seed: int = 0, deadline: float = math.inf, *, lines: bool = True) -> Side:
+    """Infer the levels of a TLB from what a source answers, until a moment of the clock of the core.
+
+    Without `lines` steps of data caches are left in: `of_pages` says which, and why.
+    """
     curve = RoundsByNodes(source, np.random.default_rng(seed), 1, deadline)
     try:
         _first_look(curve)
-        steps, tables = _sorted_out(curve, find_steps(curve))
+        steps, tables = _sorted_out(curve, find_steps(curve), lines)
     except TimeOverError:
         return _side([], [], curve, _time_over(curve))
     if curve.sigma > TOO_NOISY:
@@ -638,8 +690,9 @@ def infer(source: Source, seed: int = 0, deadline: float = math.inf) -> Side:
         )
         return _side([], [], curve, words)
     levels: list[MeasuredLevel] = []
-    for step in steps:
-        levels.append(_level(curve, step, levels[-1] if levels else None))
+    ends = [*(step.before for step in [*steps, *tables[:1]][1:]), curve.nodes[-1]]
+    for step, end in zip(steps, ends, strict=False):
+        levels.append(_level(curve, step, levels[-1] if levels else None, end))
     for number in range(len(levels)):
         levels[number] = _with_ways(curve, levels, number)
     for number, step in enumerate(steps):
@@ -704,25 +757,30 @@ def _whole(curve: RoundsByNodes) -> bool:
     return set(curve.rounds) >= {curve.source.nearest(n) for n in coarse_nodes(curve.source.most_nodes)}
 
 
-def _level(curve: RoundsByNodes, step: Step, previous: MeasuredLevel | None) -> MeasuredLevel:
-    """A level; what time was over for has that for its reason."""
+def _level(curve: RoundsByNodes, step: Step, previous: MeasuredLevel | None, end: int) -> MeasuredLevel:
+    """A level, up to where the next one begins; what time was over for has that for its reason."""
     hit = previous.miss_ns if previous else None
     entries = Entries(None, reason=_time_over(curve))
     try:
         entries = find_entries(curve, step, previous)
-        return MeasuredLevel(entries, hit, find_cost(curve, step.top))
+        return MeasuredLevel(entries, hit, find_miss(curve, step, entries, end))
     except TimeOverError:
         return MeasuredLevel(entries, hit, None, reasons={"cost": _time_over(curve)})
 
 
-def _sorted_out(curve: RoundsByNodes, steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
+def _sorted_out(curve: RoundsByNodes, steps: Sequence[Step], lines: bool) -> tuple[list[Step], list[Step]]:
     """Steps of levels, and those of the page table; after the first of these no level follows."""
     hit = curve.at(curve.nodes[0])[1]
+    levels: list[Step] = []
     for number, step in enumerate(steps):
+        of_lines = lines and number > 0 and is_of_lines(curve, step)
         walks = step.base_ns > MOST_LEVEL * hit
-        if number and (walks or (step.base_ns > LEAST_WALK * hit and is_page_table(curve, step))):
-            return list(steps[:number]), list(steps[number:])
-    return list(steps), []
+        may_walk = step.base_ns > LEAST_WALK * hit
+        if number and (walks or (may_walk and (of_lines or is_page_table(curve, step)))):
+            return levels, list(steps[number:])
+        if not of_lines:
+            levels.append(step)
+    return levels, []
 
 
 def _why_none(curve: RoundsByNodes) -> str:
@@ -734,7 +792,7 @@ def _why_none(curve: RoundsByNodes) -> str:
     )
 
 
-def of_pages(side: Side, whole: Source, half: Source, deadline: float = math.inf) -> tuple[Side, str]:
+def of_pages(side: Side, source: Source, deadline: float = math.inf) -> tuple[Side, str]:
     """Leave out levels that are none of translation; and say which.
 
     Jumps are predicted, and the tables of that overflow too: by jumps, not by pages. So as many are tried on
@@ -744,10 +802,7 @@ def of_pages(side: Side, whole: Source, half: Source, deadline: float = math.inf
     kept: list[MeasuredLevel] = []
     others: list[int] = []
     for level in side.levels:
-        found = _on_half_the_pages(
-            level, RoundsByNodes(whole, random, 1, deadline), RoundsByNodes(half, random, 1, deadline)
-        )
-        if found:
+        if _goes_on_half(level, source, random, deadline):
             kept.append(replace(level, hit_ns=kept[-1].miss_ns if kept else None))
         else:
             others.append(level.entries.range[0] if level.entries.range else 0)
@@ -758,19 +813,17 @@ def of_pages(side: Side, whole: Source, half: Source, deadline: float = math.inf
     return replace(side, levels=tuple(kept)), reason
 
 
-def _on_half_the_pages(level: MeasuredLevel, whole: RoundsByNodes, half: RoundsByNodes) -> bool:
+def _goes_on_half(level: MeasuredLevel, source: Source, random: np.random.Generator, deadline: float) -> bool:
     """Whether a level's step goes away where there are half as many pages; not, if that cannot be told."""
     if level.entries.range is None:
         return False
-    low, nodes = level.entries.range[0], round(level.entries.range[0] * JUMPS_ABOVE)
-    before = max(1, round(low * JUMPS_BELOW))
+    low, whole = level.entries.range[0], RoundsByNodes(source, random, 1, deadline)
+    before, after = max(1, round(low * JUMPS_BELOW)), round(low * JUMPS_ABOVE)
     try:
-        whole.ask([before, nodes], FINE_ROUNDS)
-        half.ask([before, nodes], FINE_ROUNDS)
+        whole.ask([before, after], FINE_ROUNDS)
+        return not _stays_on_half(whole, before, after)
     except TimeOverError:
         return False
-    height = whole.cost(nodes) - whole.cost(before)
-    return half.cost(nodes) - half.cost(before) < height / 2
 
 
 # --- ways and index --------------------------------------------------------------------------------------
@@ -1000,8 +1053,20 @@ class WalkStep(Declared):
     cost: Cost
 
 
-def walk_steps(source: Source, nodes: int, seed: int = 0, deadline: float = math.inf) -> tuple[WalkStep, ...]:
-    """The cost of a walk where the nodes use more and more of the page table, until time is over."""
+def packed_ns(first: MeasuredLevel, pages: float) -> float:
+    """Nanoseconds that translation adds to nodes side by side, if the first level does not hold all pages."""
+    if first.miss_ns is None or first.entries.range is None:
+        return 0.0
+    return first.miss_ns.ns * max(0.0, 1 - first.entries.range[0] / pages)
+
+
+def walk_steps(
+    source: Source, nodes: int, seed: int = 0, deadline: float = math.inf, *, packed_ns: float = 0.0
+) -> tuple[WalkStep, ...]:
+    """The cost of a walk where the nodes use more and more of the page table, until time is over.
+
+    What translation adds to the packed nodes too, `packed_ns`, is in it.
+    """
     random = np.random.default_rng(seed)
     found: list[WalkStep] = []
     for bits in WALK_BITS:
@@ -1013,9 +1078,8 @@ def walk_steps(source: Source, nodes: int, seed: int = 0, deadline: float = math
             break
         spread, packed = rounds.min(axis=0).tolist()
         half = float(np.sort(rounds[:, 0])[1] - spread) + RELATIVE_FLOOR * spread
-        found.append(
-            WalkStep(1 << bits, Cost(spread - packed, spread - packed - half, spread - packed + half, nodes))
-        )
+        ns = spread - packed + packed_ns
+        found.append(WalkStep(1 << bits, Cost(ns, ns - half, ns + half, nodes)))
     return tuple(found)
 
 
@@ -1043,7 +1107,8 @@ def paging_entries(steps: Sequence[WalkStep], level: int) -> tuple[Range | None,
     if growth[at] < AT_ONCE * whole:
         return None, "the cost rises little by little, as with data caches, not at one number of them"
     tables = [max(1, -(-step.cost.nodes * step.pages // covered)) for step in of_level]
-    return (min(tables[at], step_nodes(of_level)), min(tables[at + 1], step_nodes(of_level))), ""
+    low, high = (min(count, step_nodes(of_level)) for count in tables[at : at + 2])
+    return (max(1, round(low * STILL_HIT)), high), ""
 
 
 def step_nodes(steps: Sequence[WalkStep]) -> int:

@@ -39,6 +39,7 @@ WALK_SECONDS = 6.0
 LEAST_NODES = 24576  # of a side on small translations: beyond every second level there is
 TIMES_CLAIMED = 6  # as many nodes as that times the entries that the processor claims, if these are more
 TIMES_REACH = 2  # of the claimed reach: what a side on huge translations needs
+TIMES_WALKED = 3  # the entries of the last level: as many nodes walk
 FEWEST_PAGES = 64
 CODE_NODES = 12288  # of the instruction side
 JUMP_FLOOR_NS = 0.06  # jumps are predicted and overlap: smaller steps than this have many reasons
@@ -96,7 +97,7 @@ class Hardware:
         self.base, self.line = region.base_page, paging.cache_line_size()
         self.most_nodes = min(region.mapped_bytes // unit, beside.mapped_bytes // self.line)
         self.far_bits = FAR_BITS if far is not None else 0
-        self.floor_ns = floor_ns
+        self.floor_ns, self.halves = floor_ns, True
         self.origin = -far.address % (FAR_ALIGNED * self.base) if far is not None else 0
         self.rounds = 0
         self._expected: dict[int, float] = {}  # nanoseconds of one access each, by nodes
@@ -105,9 +106,9 @@ class Hardware:
         """Any number of nodes will do."""
         return nodes
 
-    def pair(self, nodes: int, spacing: int, slices: int) -> tuple[Floats, Floats]:
+    def pair(self, nodes: int, spacing: float, slices: int) -> tuple[Floats, Floats]:
         """Slices of one round: nodes so many units apart, and as many lines side by side."""
-        step, region, offset = spacing * self.unit, self.region, 0
+        step, region, offset = round(spacing * self.unit), self.region, 0
         if spacing > 1:
             assert self.far is not None
             region, offset = self.far, self.origin
@@ -152,7 +153,8 @@ class Hardware:
             least = min(least, round(shortest_slice_ns() / known))
         accesses = max(nodes, least)
         if nodes > MANY_NODES or known * accesses > LONG_SLICE_NS:
-            accesses, slices = nodes, min(slices, FEW_SLICES)
+            # Each is warmed by a lap: where nothing disturbs, all are the same.
+            accesses, slices = nodes, 1 if current().quiet else min(slices, FEW_SLICES)
         with current().session([spread, packed]) as session:
             for _ in range(UNTIMED_PASSES):
                 session.pass_over()
@@ -398,13 +400,12 @@ def _of_jumps(task: _Task, unit: int) -> tuple[Side, str, int]:
     """Levels of pages, why others are none, and how many of the first levels are sure to be that."""
     nodes = min(CODE_NODES, task.room // unit)
     with Region(nodes * unit) as region, Region(nodes * paging.cache_line_size()) as beside:
-        whole, half = (
-            Hardware(region, beside, None, unit=each, kernel="jump", floor_ns=JUMP_FLOOR_NS, seed=task.seed)
-            for each in (unit, unit // 2)
+        hardware = Hardware(
+            region, beside, None, unit=unit, kernel="jump", floor_ns=JUMP_FLOOR_NS, seed=task.seed
         )
-        side = inference.infer(whole, task.seed, task.until(SIDE_SECONDS))
+        side = inference.infer(hardware, task.seed, task.until(SIDE_SECONDS), lines=False)
         first = side.levels[:1]
-        side, reason = inference.of_pages(side, whole, half, task.until(HALF_SECONDS))
+        side, reason = inference.of_pages(side, hardware, task.until(HALF_SECONDS))
         return side, reason, int(side.levels[:1] == first)
 
 
@@ -418,22 +419,33 @@ def measure_walk(task: _Task, parts: list[Part]) -> tuple[tuple[WalkStep, ...], 
     """The walk over the distance of nodes, on base pages, with as many as miss every level."""
     unit = paging.base_page_size()
     found = next((part for part in parts if part.name == "data" and part.unit == unit and part.levels), None)
-    cost = found.levels[-1].miss_ns if found else None
-    if found is None or cost is None or not found.complete or found.side.still_rises(cost):
+    nodes = _walked_nodes(found) if found else 0
+    if found is None or not nodes:
         reason = "no level was found whose misses are sure to be walks"
         return (), dict.fromkeys(STRUCTURES.values(), reason)
-    sizes = cost.nodes * unit, cost.nodes * paging.cache_line_size()
+    sizes = nodes * unit, nodes * paging.cache_line_size()
     with Region(sizes[0]) as region, Region(sizes[1]) as beside, task.far_pages() as far:
         if far is None:
             reason = "there is no address space for nodes so far apart"
             return (), dict.fromkeys(STRUCTURES.values(), reason)
         hardware = Hardware(region, beside, far, unit=unit, seed=task.seed)
-        steps = inference.walk_steps(hardware, cost.nodes, task.seed, task.until(WALK_SECONDS))
+        packed = inference.packed_ns(found.levels[0], sizes[1] / unit)
+        until = task.until(WALK_SECONDS)
+        steps = inference.walk_steps(hardware, nodes, task.seed, until, packed_ns=packed)
     structures: Structures = {}
     for level, name in STRUCTURES.items():
         entries, reason = inference.paging_entries(steps, level)
         structures[name] = reason if entries is None else entries
     return steps, structures
+
+
+def _walked_nodes(part: Part) -> int:
+    """Nodes of which hardly any hits, wherever they lie: far apart they fill sets unevenly; 0: not known."""
+    last = part.levels[-1]
+    if last.miss_ns is None or not part.complete or part.side.still_rises(last.miss_ns):
+        return 0
+    wanted = TIMES_WALKED * last.entries.range[1] if last.entries.range else 0
+    return max(last.miss_ns.nodes, min(wanted, part.side.nodes[-1]))
 
 
 def _timed(part: Part, start: float) -> Part:

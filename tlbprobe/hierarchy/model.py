@@ -252,8 +252,8 @@ class Level:
                 found ^= pages >> (fold * bits)
         return found & (self.sets - 1)
 
-    def hits(self, pages: Ints) -> Floats:
-        """Share of visits to each page that hit, where all take turns."""
+    def hits(self, pages: Ints, lines: int = 1) -> Floats:
+        """Share of visits to each page that hit, where all take turns; their lines in random order."""
         if len(pages) <= self.ways:
             return np.ones(len(pages))
         sets = self.set_of(pages)
@@ -261,7 +261,8 @@ class Level:
         share = np.ones(int(counts.max()) + 1)
         for count in np.unique(counts):
             if count > self.ways:
-                share[count] = hit_share(int(count), self.ways, self.replacement)
+                again = (1 - 1 / lines) * self.ways / int(count)  # another line of it was soon before
+                share[count] = max(again, hit_share(int(count), self.ways, self.replacement))
         found: Floats = share[counts[sets]]
         return found
 
@@ -318,7 +319,7 @@ class Machine:
         for name in ("memory_ns", "walk_ns", "exposed"):
             _check_amount(name, getattr(self, name))
 
-    def missing(self, pages: Ints) -> list[Floats]:
+    def missing(self, pages: Ints, lines: int = 1) -> list[Floats]:
         """Share of the visits to each page that miss a level and all before it, level by level."""
         shares: list[Floats] = []
         missed = np.ones(len(pages))
@@ -326,7 +327,7 @@ class Machine:
             there = missed > 0
             if there.any():
                 hit = np.ones(len(pages))
-                hit[there] = level.hits(pages[there])
+                hit[there] = level.hits(pages[there], lines)
                 missed = missed * (1 - hit)
             shares.append(missed)
         return shares
@@ -339,12 +340,12 @@ class Machine:
         missed = [max(0.0, 1 - entries / pages) for entries in held]
         return self.load_ns(nodes) + self._hits_ns(missed) + missed[-1] * self.walk_ns
 
-    def spread_ns(self, pages: Sequence[int] | Ints) -> float:
-        """Nanoseconds of one access to one line on each of these pages, which take turns."""
+    def spread_ns(self, pages: Sequence[int] | Ints, *, lines: int = 1) -> float:
+        """Nanoseconds of one access to some lines on each of these pages, which take turns."""
         where = _checked_pages(pages)
-        missing = self.missing(where)
+        missing = self.missing(where, lines)
         tables, upper = self._walks(where, missing[-1])
-        footprint = len(where) + tables
+        footprint = lines * len(where) + tables
         data, first = self.load_ns(footprint), self.caches[0]
         exposure = 1 + self.exposed * _beyond(footprint / first.lines)
         hits = exposure * self._hits_ns([float(share.mean()) for share in missing])
@@ -510,18 +511,25 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
-        self.asked = 0
-        self._known: dict[tuple[int, int], tuple[float, float]] = {}
+        self.asked, self.halves = 0, True
+        self._known: dict[tuple[int, float], tuple[float, float]] = {}
 
-    def pair(self, nodes: int, spacing: int, slices: int) -> tuple[Floats, Floats]:
+    def pair(self, nodes: int, spacing: float, slices: int) -> tuple[Floats, Floats]:
         """Slices of one round: nodes so many pages apart, and as many lines side by side."""
         key = nodes, spacing
         if key not in self._known:
-            pages = np.arange(nodes, dtype=np.int64) * spacing
-            if spacing > 1:
-                pages += _within(nodes, spacing)
-            self._known[key] = self.machine.spread_ns(pages), self.machine.packed_ns(nodes)
+            self._known[key] = self._spread(nodes, spacing), self.machine.packed_ns(nodes)
         return self._slices(*self._known[key], slices)
+
+    def _spread(self, nodes: int, spacing: float) -> float:
+        """Nodes so many pages apart; if that is less than one, several on each page."""
+        if spacing < 1:
+            lines = round(1 / spacing)
+            return self.machine.spread_ns(np.arange(-(-nodes // lines)), lines=lines)
+        pages = np.arange(nodes, dtype=np.int64) * round(spacing)
+        if spacing > 1:
+            pages += _within(nodes, round(spacing))
+        return self.machine.spread_ns(pages)
 
     def nearest(self, nodes: int) -> int:
         """Any number of nodes will do."""
