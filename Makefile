@@ -30,6 +30,9 @@ test: $(VENV)/develop ## Run the tests on the wheel
 bench: $(VENV)/develop ## Print speed and memory beside what they are compared with
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
+truth: $(VENV)/develop ## What the anatomy says of machines that are known: ten minutes; writes docs/anatomy.md
+	$(BIN)/python tests/bench/truth.py --docs $(ARGS)
+
 lint: $(VENV)/develop ## Check the code's rules and its format
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -88,7 +91,7 @@ clean: ## Remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help curve test bench lint format types strict asan smoke notebooks readme clean
+.PHONY: help curve test bench truth lint format types strict asan smoke notebooks readme clean
 
 # An environment that another Python made, or that lay in another folder when its scripts were written, is
 # made anew.
