@@ -553,6 +553,23 @@ def anatomy() -> Iterator[Row]:
     yield from table(150)
 
 
+def simulated() -> Iterator[Row]:
+    """A curve and an anatomy of a simulated processor of two levels: seconds, and the model's accesses."""
+    asked: dict[str, tuple[Callable[[], object], float]] = {
+        "curve, 16 KiB to 64 MiB": (lambda: tp.curve(tp.sizes("16KiB", "64MiB", 4)), 30),
+        "anatomy": (tp.anatomy, 60),
+    }
+    for what, (measure, goal) in asked.items():
+        with tp.simulated("skylake") as core:
+            start = time.perf_counter()
+            measure()
+            seconds = time.perf_counter() - start
+            counted = core.counters()
+        speed = (counted["loads"] + counted["jumps"]) / seconds / 1e6
+        text = f"{seconds:.0f} s, {seconds / goal:.2f} of the goal; {speed:.0f} million accesses a second"
+        yield f"simulated {what}", text, f"{goal:.0f} s"
+
+
 BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
     function.__name__: function
     for function in (
@@ -579,6 +596,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Row]]] = {
         faults,
         shootdowns,
         anatomy,
+        simulated,
     )
 }
 
